@@ -1,0 +1,109 @@
+"""One request inside the engine: its tokens, its place in the state machine, its block table.
+
+Owned by the scheduler once added; nobody else changes it. Legal moves: WAITING -> RUNNING -> FINISHED_*;
+RUNNING -> PREEMPTED -> RUNNING; WAITING or PREEMPTED -> FINISHED_ABORTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from engine.sampling_params import SamplingParams
+
+
+class RequestStatus(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED_STOPPED = "stop"
+    FINISHED_LENGTH = "length"
+    FINISHED_ABORTED = "abort"
+    FINISHED_ERROR = "error"
+
+    @property
+    def is_finished(self) -> bool:
+        return self.name.startswith("FINISHED")
+
+    @property
+    def finish_reason(self) -> str | None:
+        """`stop`, `length`, `abort` or `error`; None while unfinished."""
+        return self.value if self.is_finished else None
+
+
+class Request:
+    """Mutable state of one request.
+
+    Invariants: `num_tokens == len(all_token_ids)`; `num_computed_tokens <= num_tokens + num_output_placeholders`;
+    position p lives in `block_ids[p // block_size]`; `block_hashes[i]` belongs to the i-th full block.
+    """
+
+    __slots__ = (
+        "all_token_ids",
+        "arrival_order",
+        "arrival_time_s",
+        "block_hashes",
+        "block_ids",
+        "cache_salt",
+        "eos_token_id",
+        "max_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_output_placeholders",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_registered_blocks",
+        "num_stale_outputs",
+        "num_tokens",
+        "priority",
+        "request_id",
+        "sampling",
+        "status",
+        "stop_token_ids",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        arrival_time_s: float = 0.0,
+        priority: int = 0,
+        eos_token_id: int | None = None,
+        cache_salt: str = "",
+    ) -> None:
+        self.request_id = request_id
+        self.sampling = sampling
+        self.arrival_time_s = arrival_time_s
+        self.arrival_order = 0  # set by the scheduler; breaks ties of arrival_time_s
+        self.priority = priority
+        self.cache_salt = cache_salt
+        self.max_tokens = sampling.max_tokens
+        self.eos_token_id = None if sampling.ignore_eos else eos_token_id
+        self.stop_token_ids = frozenset(sampling.stop_token_ids)
+        self.all_token_ids = list(prompt_token_ids)
+        self.num_prompt_tokens = self.num_tokens = len(self.all_token_ids)
+        self.num_computed_tokens = 0
+        self.num_cached_tokens: int | None = None  # prefix hit at first admission; None before it
+        self.num_output_placeholders = 0  # tokens scheduled but not back yet (asynchronous mode only)
+        self.num_stale_outputs = 0  # of these, scheduled before a preemption
+        self.num_preemptions = 0
+        self.status = RequestStatus.WAITING
+        self.block_ids: list[int] = []
+        self.block_hashes: list[bytes] = []
+        self.num_registered_blocks = 0  # leading full blocks already entered in the prefix index
+
+    @property
+    def num_output_tokens(self) -> int:
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.all_token_ids[self.num_prompt_tokens :]
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id!r}, {self.status.name}, tokens={self.num_tokens}, "
+            f"computed={self.num_computed_tokens}, blocks={len(self.block_ids)})"
+        )

@@ -1,0 +1,40 @@
+"""How a request's tokens are chosen and when it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Sampling of one request."""
+
+    max_tokens: int = 16
+    """Most output tokens, >= 1."""
+    temperature: float = 0.0
+    """0 = greedy; otherwise logits are divided by it, >= 0."""
+    top_p: float = 1.0
+    """Keep the smallest set of tokens whose probability reaches this, in (0, 1]."""
+    top_k: int = 0
+    """Keep this many most likely tokens; 0 = all."""
+    seed: int | None = None
+    """Makes sampling repeatable whatever else is in the batch. None: derived from the engine's seed and request id."""
+    stop_token_ids: tuple[int, ...] = ()
+    """End after one of these, which stays in the output."""
+    ignore_eos: bool = False
+    """Go on after the model's end-of-sequence token, so that the output length is as asked."""
+    n: int = 1
+    """Parallel samples of one prompt, >= 1; they share its blocks."""
+
+    def __post_init__(self) -> None:
+        for name, ok, rule in (
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("temperature", self.temperature >= 0, "at least 0"),
+            ("top_p", 0 < self.top_p <= 1, "over 0 and at most 1"),
+            ("top_k", self.top_k >= 0, "at least 0"),
+            ("n", self.n >= 1, "at least 1"),
+        ):
+            if not ok:
+                raise ConfigError(f"{name}: must be {rule} (got {getattr(self, name)!r})")
