@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from engine.request import Request
 from engine.sampling_params import SamplingParams
+from engine.stats import AdmissionStop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +20,8 @@ class ScheduledRequest:
     num_computed_tokens: int
     """Leading tokens whose KV is in the cache before this step."""
     num_tokens: int
-    """Prompt and output tokens known (asynchronous: plus those in flight). A token is sampled if and only if
-    `num_computed_tokens + num_scheduled_tokens == num_tokens`."""
+    """Tokens to be computed before one is sampled: a token is sampled if and only if
+    `num_computed_tokens + num_scheduled_tokens == num_tokens`; more only says that a chunk is not the last."""
     token_ids: Sequence[int]
     """All tokens known, a live view: read `token_ids[num_computed_tokens : num_computed_tokens + n]`, never keep."""
     block_ids: Sequence[int]
@@ -41,12 +43,25 @@ class BlockCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerOutput:
-    """The plan of one step, in the order of scheduling."""
+    """The plan of one step, columnar: entry i of the first three columns belongs to the i-th request scheduled."""
 
     step_index: int
-    scheduled: Sequence[ScheduledRequest]
+    requests: Sequence[Request]
+    """Live requests in the order of scheduling; their owner is the scheduler, executors only read."""
+    num_new_tokens: Sequence[int]
+    """Tokens computed in this step; 1 for a decode."""
+    num_computed_tokens: Sequence[int]
+    """Leading tokens whose KV is in the cache before this step."""
+    unsampled: Set[int]
+    """Positions whose last known token is not computed yet after this step: chunks that yield no token."""
     num_scheduled_tokens: int
-    """Sum over `scheduled`; at most `max_num_batched_tokens`."""
+    """Sum of `num_new_tokens`; at most `max_num_batched_tokens`."""
+    num_prefill_tokens: int = 0
+    """Of these, tokens that are not the one sampled last: prompt or replayed output."""
+    num_recomputed_tokens: int = 0
+    """Of these, tokens that had been computed before a preemption."""
+    admission_stop: AdmissionStop = AdmissionStop.NO_WAITING
+    """Why no further request was admitted."""
     finished_request_ids: Sequence[str] = ()
     """Finished since the previous plan: the executor may drop what it keeps for them."""
     preempted_request_ids: Sequence[str] = ()
@@ -56,6 +71,24 @@ class SchedulerOutput:
     """Device to host, before anything else."""
     swap_in: Sequence[BlockCopy] = ()
     """Host to device, after `swap_out`, before `copies`."""
+
+    @property
+    def scheduled(self) -> list[ScheduledRequest]:
+        """The same plan row by row; built on each call."""
+        rows = zip(self.requests, self.num_new_tokens, self.num_computed_tokens, strict=True)
+        return [
+            ScheduledRequest(
+                request_id=request.request_id,
+                num_scheduled_tokens=num_new,
+                num_computed_tokens=computed,
+                num_tokens=computed + num_new + (1 if i in self.unsampled else 0),
+                token_ids=request.all_token_ids,
+                block_ids=request.block_ids,
+                sampling=request.sampling,
+                is_prefill=num_new > 1 or i in self.unsampled or computed < request.num_prompt_tokens,
+            )
+            for i, (request, num_new, computed) in enumerate(rows)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,9 @@ class Request:
         "block_hashes",
         "block_ids",
         "cache_salt",
+        "decode_until",
         "eos_token_id",
+        "length_limit",
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -58,6 +60,7 @@ class Request:
         "priority",
         "request_id",
         "sampling",
+        "shares_tail",
         "status",
         "stop_token_ids",
     )
@@ -80,9 +83,13 @@ class Request:
         self.priority = priority
         self.cache_salt = cache_salt
         self.max_tokens = sampling.max_tokens
+        self.length_limit = 0  # num_tokens at which it ends for length; set by the scheduler, which knows the model
+        self.decode_until = 0  # while num_computed_tokens is below: a decode that needs no block work (scheduler's)
         self.eos_token_id = None if sampling.ignore_eos else eos_token_id
         self.stop_token_ids = frozenset(sampling.stop_token_ids)
-        self.all_token_ids = list(prompt_token_ids)
+        # Arrays give their plain ints in one call; a list of NumPy scalars would be slow to hash and compare.
+        to_list = getattr(prompt_token_ids, "tolist", None)
+        self.all_token_ids: list[int] = to_list() if to_list else list(prompt_token_ids)
         self.num_prompt_tokens = self.num_tokens = len(self.all_token_ids)
         self.num_computed_tokens = 0
         self.num_cached_tokens: int | None = None  # prefix hit at first admission; None before it
@@ -91,6 +98,7 @@ class Request:
         self.num_preemptions = 0
         self.status = RequestStatus.WAITING
         self.block_ids: list[int] = []
+        self.shares_tail = False  # a fork shares its last block with another request
         self.block_hashes: list[bytes] = []
         self.num_registered_blocks = 0  # leading full blocks already entered in the prefix index
 

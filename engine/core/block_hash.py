@@ -1,0 +1,36 @@
+"""Names of full blocks: a hash chain over token ids, stable across processes and machines of one byte order."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+
+from engine.request import Request
+
+BlockHash = bytes
+"""16 bytes; equal hashes mean equal token prefixes (and equal salts)."""
+
+DIGEST_BYTES = 16
+
+
+def extend_block_hashes(request: Request, num_blocks: int, block_size: int) -> None:
+    """Make `request.block_hashes` cover its first `num_blocks` full blocks.
+
+    h_i = blake2b(h_{i-1}, tokens of block i), h_{-1} = blake2b(cache salt). Lazy: blocks are hashed when they are
+    looked up or registered, not when tokens arrive, which gives the same names for less work.
+    """
+    hashes = request.block_hashes
+    start = len(hashes)
+    if start >= num_blocks:
+        return
+    parent = hashes[-1] if hashes else _root(request.cache_salt)
+    tokens = array("i", request.all_token_ids[start * block_size : num_blocks * block_size]).tobytes()
+    stride = block_size * array("i").itemsize
+    blake2b = hashlib.blake2b
+    for offset in range(0, (num_blocks - start) * stride, stride):
+        parent = blake2b(parent + tokens[offset : offset + stride], digest_size=DIGEST_BYTES).digest()
+        hashes.append(parent)
+
+
+def _root(cache_salt: str) -> BlockHash:
+    return hashlib.blake2b(cache_salt.encode(), digest_size=DIGEST_BYTES).digest()

@@ -1,0 +1,200 @@
+"""Block tables of requests: who holds which block, what may be shared, what a step needs.
+
+Owns every `Request.block_ids`. All or nothing: a call either gives the request what the step needs or changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from engine.config import KvPolicy
+from engine.core.block_hash import extend_block_hashes
+from engine.core.block_pool import BlockPool
+from engine.errors import IntegrityError
+from engine.outputs import BlockCopy
+from engine.request import Request
+from engine.stats import AdmissionStop
+
+class BlockManager:
+    """Maps requests to blocks of `block_size` token positions.
+
+    With `kv_policy="contiguous"` each request holds blocks for `max_model_len` positions from admission on and nothing
+    is shared: the reservation that paged attention replaced, kept as a baseline.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_model_len: int,
+        enable_prefix_caching: bool = True,
+        kv_policy: KvPolicy = "paged",
+        watermark: float = 0.0,
+    ) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.block_size = block_size
+        self.max_model_len = max_model_len
+        self.reserves_max_len = kv_policy == "contiguous"
+        self.caches_prefixes = enable_prefix_caching and not self.reserves_max_len
+        self.num_watermark_blocks = int(watermark * num_blocks)
+        self.num_kv_tokens = 0
+        """Token positions written (or being written in this step) in blocks that are held, each block counted once."""
+        # Positions written in partly filled blocks that a fork shares: their holders may know of fewer.
+        self._shared_written: dict[int, int] = {}
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def find_prefix(self, request: Request) -> list[int]:
+        """Longest run of cached blocks from the first one, leaving at least one known token to compute."""
+        if not self.caches_prefixes:
+            return []
+        num_blocks = (request.num_tokens - 1) // self.block_size
+        extend_block_hashes(request, num_blocks, self.block_size)
+        hits: list[int] = []
+        find = self.pool.index.find
+        for block_hash in request.block_hashes[:num_blocks]:
+            block_id = find(block_hash)
+            if block_id is None:
+                break
+            hits.append(block_id)
+        return hits
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that a request of this many tokens holds."""
+        num_tokens = self.max_model_len if self.reserves_max_len else min(num_tokens, self.max_model_len)
+        return -(-num_tokens // self.block_size)
+
+    def find_admission_stop(
+        self, request: Request, hits: Sequence[int], num_tokens: int, *, whole: bool, idle: bool
+    ) -> AdmissionStop | None:
+        """Why a waiting request cannot be admitted with its first `num_tokens` computed; None if it can.
+
+        `whole`: all its known tokens must fit, though only those of this step are allocated. `idle`: nothing runs, so
+        the watermark does not apply.
+        """
+        most = max(num_tokens, request.num_tokens) if whole else num_tokens
+        # Free hit blocks leave the free queue just as new ones do, so both count.
+        needed = max(self.num_blocks_for(most) - len(hits), 0) + self.pool.num_free_among(hits)
+        free = self.pool.num_free
+        if needed > free:
+            return AdmissionStop.KV_BLOCKS
+        if not idle and needed + self.num_watermark_blocks > free:
+            return AdmissionStop.WATERMARK
+        return None
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def admit(self, request: Request, hits: Sequence[int], num_computed: int, num_new: int) -> list[int]:
+        """Give a waiting request its hit blocks and new ones for this step; returns the new ones.
+
+        The caller has asked `find_admission_stop`. Hits are touched before new blocks are taken, so that they cannot
+        be evicted by their own request.
+        """
+        self.num_kv_tokens += self.pool.num_free_among(hits) * self.block_size + num_new
+        if len(hits) * self.block_size < num_computed:  # swapped in: written without being hit or computed
+            self.num_kv_tokens += num_computed - len(hits) * self.block_size
+        self.pool.touch(hits)
+        taken = self.pool.take(self.num_blocks_for(num_computed + num_new) - len(hits))
+        request.block_ids = [*hits, *taken]
+        request.num_registered_blocks = len(hits)
+        self.register_full_blocks(request, min(num_computed + num_new, request.num_tokens))
+        return taken
+
+    def grow(self, request: Request, num_new: int, copies: list[BlockCopy]) -> list[int] | None:
+        """Blocks for `num_new` more tokens of a running request; None (and no change) if the pool has too few.
+
+        A shared block about to be written is replaced by a copy of its own, which is appended to `copies`.
+        """
+        computed, block_ids = request.num_computed_tokens, request.block_ids
+        first = computed // self.block_size
+        shared = [i for i in range(first, len(block_ids)) if self.pool.ref_count(block_ids[i]) > 1]
+        count = max(self.num_blocks_for(computed + num_new) - len(block_ids), 0)
+        if count + len(shared) > self.pool.num_free:
+            return None
+        taken = self.pool.take(count + len(shared))
+        for position, replacement in zip(shared, taken, strict=False):
+            written = min(max(computed - position * self.block_size, 0), self.block_size)
+            if written:
+                copies.append(BlockCopy(source=block_ids[position], destination=replacement, num_tokens=written))
+                self.num_kv_tokens += written
+            self.pool.release([block_ids[position]])
+            block_ids[position] = replacement
+        if self._shared_written and first < len(block_ids) and block_ids[first] in self._shared_written:
+            # The last holder writes in place, over positions that are counted already.
+            overlap = self._shared_written.pop(block_ids[first]) - computed % self.block_size
+            self.num_kv_tokens -= min(overlap, num_new)
+        block_ids += taken[len(shared) :]
+        self.num_kv_tokens += num_new
+        self.register_full_blocks(request, min(computed + num_new, request.num_tokens))
+        return taken
+
+    def register_full_blocks(self, request: Request, num_tokens: int) -> None:
+        """Make the blocks that `num_tokens` leading tokens fill findable, from the moment they are scheduled."""
+        if not self.caches_prefixes:
+            return
+        full = num_tokens // self.block_size
+        start = request.num_registered_blocks
+        if full <= start:
+            return
+        extend_block_hashes(request, full, self.block_size)
+        register = self.pool.register
+        for i in range(start, full):
+            register(request.block_ids[i], request.block_hashes[i])
+        request.num_registered_blocks = full
+
+    def next_block_event(self, request: Request) -> int:
+        """The `num_computed_tokens` at which a decode of this request next needs `grow`; below it nothing changes.
+
+        Before position p is computed a block is needed if p starts one, and one is registered if p ends one.
+        """
+        computed, size = request.num_computed_tokens, self.block_size
+        if len(request.block_ids) * size <= computed:
+            return computed
+        if not self.caches_prefixes:
+            return len(request.block_ids) * size
+        return computed // size * size + size - 1
+
+    def free(self, request: Request) -> None:
+        """Release all blocks of a request; cached contents stay findable until reused."""
+        table, size = request.block_ids, self.block_size
+        if not table:
+            return
+        freed = self.pool.release(table)
+        if len(freed) == len(table) and not self._shared_written:
+            self.num_kv_tokens -= request.num_computed_tokens
+        else:  # only blocks that nobody else holds stop counting
+            position = {block_id: i for i, block_id in enumerate(table)}
+            for block_id in freed:
+                here = min(max(request.num_computed_tokens - position[block_id] * size, 0), size)
+                self.num_kv_tokens -= self._shared_written.pop(block_id, here)
+        request.block_ids = []
+        request.num_registered_blocks = 0
+
+    def fork(self, parent: Request, child: Request, num_tokens: int) -> None:
+        """Let `child` share the blocks of `parent`'s first `num_tokens` tokens; whoever writes first copies."""
+        shared = parent.block_ids[: self.num_blocks_for(num_tokens)]
+        self.pool.touch(shared)
+        if num_tokens % self.block_size:
+            in_last = min(parent.num_computed_tokens - (len(shared) - 1) * self.block_size, self.block_size)
+            self._shared_written[shared[-1]] = max(in_last, self._shared_written.get(shared[-1], 0))
+        child.block_ids = list(shared)
+        child.num_computed_tokens = num_tokens
+        child.num_registered_blocks = min(parent.num_registered_blocks, num_tokens // self.block_size)
+
+    def check_integrity(self, requests: Iterable[Request], extra_tables: Iterable[Sequence[int]] = ()) -> None:
+        """Raise `IntegrityError` unless pool, tables, contents and counters agree."""
+        holders = [request for request in requests if request.block_ids]
+        self.pool.check_integrity([*(request.block_ids for request in holders), *extra_tables])
+        written: dict[int, int] = {}
+        for request in holders:
+            capacity = len(request.block_ids) * self.block_size
+            if request.num_computed_tokens > capacity:
+                raise IntegrityError(f"{request!r} computed more tokens than its blocks hold ({capacity})")
+            for i, block_id in enumerate(request.block_ids):
+                positions = min(max(request.num_computed_tokens - i * self.block_size, 0), self.block_size)
+                written[block_id] = max(written.get(block_id, 0), positions, self._shared_written.get(block_id, 0))
+                if i < request.num_registered_blocks and self.pool.find_hash(block_id) != request.block_hashes[i]:
+                    raise IntegrityError(f"block {block_id} of {request!r} is registered under another content")
+        if sum(written.values()) != self.num_kv_tokens:
+            raise IntegrityError(f"{self.num_kv_tokens} KV tokens counted, {sum(written.values())} held")

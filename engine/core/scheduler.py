@@ -1,0 +1,423 @@
+"""The scheduler: in each step, how many tokens of which request are computed. Decides exactly as vLLM V1 does.
+
+There is no prefill phase and no decode phase: a step brings each request's `num_computed_tokens` closer to its
+`num_tokens`, running requests first, then admissions from the head of the waiting queue, within one token budget.
+Policies (queue order, preemption, admission) are objects; this file holds only the rules that they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from engine.config import SchedulerConfig
+from engine.core.admission import AdmissionPolicy
+from engine.core.block_manager import BlockManager
+from engine.core.fingerprint import DecisionFingerprint
+from engine.core.preemption import PreemptionPolicy, RecomputePreemption
+from engine.core.request_queue import QUEUES, RequestQueue
+from engine.errors import IntegrityError, RequestRefused
+from engine.outputs import BlockCopy, ModelRunnerOutput, SchedulerOutput
+from engine.request import Request, RequestStatus
+from engine.stats import AdmissionStop, PrefixCacheStats
+
+
+class StepResult(NamedTuple):
+    """What one step's output changed."""
+
+    requests: list[Request]
+    """Requests that got a token, in the order of the plan."""
+    token_ids: list[int]
+    """Their tokens."""
+    finished: list[Request]
+
+
+class _Plan:
+    """The step being built."""
+
+    __slots__ = (
+        "budget",
+        "computed",
+        "copies",
+        "new_tokens",
+        "preempted",
+        "prefill_tokens",
+        "recomputed_tokens",
+        "requests",
+        "swap_in",
+        "swap_out",
+        "unsampled",
+    )
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.requests: list[Request] = []
+        self.new_tokens: list[int] = []
+        self.computed: list[int] = []
+        self.unsampled: set[int] = set()
+        self.preempted: list[str] = []
+        self.prefill_tokens = 0
+        self.recomputed_tokens = 0
+        self.copies: list[BlockCopy] = []
+        self.swap_out: list[BlockCopy] = []
+        self.swap_in: list[BlockCopy] = []
+
+
+class Scheduler:
+    """Synchronous scheduling: the output of a step is processed before the next step is planned.
+
+    Owns all unfinished requests. `running` is in order of admission; `waiting` in the order of its policy.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        blocks: BlockManager,
+        *,
+        preemption: PreemptionPolicy | None = None,
+        admission: Sequence[AdmissionPolicy] = (),
+    ) -> None:
+        self.config = config
+        self.blocks = blocks
+        self.running: list[Request] = []
+        self.waiting: RequestQueue = QUEUES[config.scheduling_policy]()
+        self.preemption = preemption or RecomputePreemption(blocks)
+        self.admission = tuple(admission)
+        self.num_preemptions = 0
+        self.num_recomputed_tokens = 0
+        self.fingerprint = DecisionFingerprint()
+        self._requests: dict[str, Request] = {}
+        self._held: list[Request] = []  # finished, but an admission policy keeps their blocks
+        self._most_computed: dict[str, int] = {}  # of preempted requests: tokens that had been computed before
+        self._finished_ids: list[str] = []
+        self._step_index = 0
+        self._cap = min(config.max_num_seqs, config.max_num_active_seqs or config.max_num_seqs)
+        self._queried = self._hit = self._resumed_queried = self._resumed_hit = 0
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def has_unfinished(self) -> bool:
+        return bool(self._requests)
+
+    def has_requests(self) -> bool:
+        """Unfinished ones, or finished ones that the executor has not been told of: one more, empty, step."""
+        return bool(self._requests or self._finished_ids)
+
+    @property
+    def num_unfinished(self) -> int:
+        return len(self._requests)
+
+    def find_request(self, request_id: str) -> Request | None:
+        return self._requests.get(request_id)
+
+    def prefix_cache_stats(self) -> PrefixCacheStats:
+        return PrefixCacheStats(
+            queried_tokens=self._queried,
+            hit_tokens=self._hit,
+            resumed_queried_tokens=self._resumed_queried,
+            resumed_hit_tokens=self._resumed_hit,
+        )
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` unless every invariant of requests, tables and pool holds."""
+        waiting = list(self.waiting)
+        if {id(r) for r in (*self.running, *waiting)} != {id(r) for r in self._requests.values()}:
+            raise IntegrityError("running and waiting requests differ from those that are unfinished")
+        if len(self.running) > self._cap:
+            raise IntegrityError(f"{len(self.running)} requests run, but the cap is {self._cap}")
+        for request in waiting:
+            if request.block_ids:
+                raise IntegrityError(f"{request!r} waits, but holds blocks")
+        self.blocks.check_integrity((*self.running, *waiting, *self._held))
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def add_request(self, request: Request) -> None:
+        """Append a new request to the waiting queue."""
+        if request.request_id in self._requests:
+            raise RequestRefused(f"request id {request.request_id!r} is in use: choose another")
+        request.length_limit = min(request.num_prompt_tokens + request.max_tokens, self.blocks.max_model_len)
+        self._requests[request.request_id] = request
+        self.fingerprint.enter(request)
+        self.waiting.add(request)
+
+    def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> list[Request]:
+        """End requests from outside (abort, error), wherever they are; unknown ids are ignored. Returns those ended."""
+        ended = []
+        for request_id in request_ids:
+            request = self._requests.get(request_id)
+            if request is None:
+                continue
+            if request.status is RequestStatus.RUNNING:
+                self.running.remove(request)
+            else:
+                self.waiting.remove(request)
+                self.preemption.drop(request)
+            self._finish(request, status)
+            ended.append(request)
+            self._release(request)
+        self._release_held()
+        return ended
+
+    def schedule(self, now_s: float = 0.0) -> SchedulerOutput:
+        """Plan the next step. Allocates, preempts and admits; `now_s` is only handed to admission policies."""
+        plan = _Plan(self.config.max_num_batched_tokens)
+        limit = self._chunk_limit()
+        for policy in self.admission:
+            policy.begin_step(self.running, len(self.waiting), now_s)
+        self._schedule_running(plan, limit)
+        stop = AdmissionStop.PREEMPTED_THIS_STEP if plan.preempted else self._admit(plan, limit)
+        self.fingerprint.add_step(self._step_index, plan.requests, plan.new_tokens, plan.preempted, plan.prefill_tokens)
+        output = SchedulerOutput(
+            step_index=self._step_index,
+            requests=plan.requests,
+            num_new_tokens=plan.new_tokens,
+            num_computed_tokens=plan.computed,
+            unsampled=plan.unsampled,
+            num_scheduled_tokens=self.config.max_num_batched_tokens - plan.budget,
+            num_prefill_tokens=plan.prefill_tokens,
+            num_recomputed_tokens=plan.recomputed_tokens,
+            admission_stop=stop,
+            finished_request_ids=self._finished_ids,
+            preempted_request_ids=plan.preempted,
+            copies=plan.copies,
+            swap_out=plan.swap_out,
+            swap_in=plan.swap_in,
+        )
+        self.num_recomputed_tokens += plan.recomputed_tokens
+        self._finished_ids = []
+        self._step_index += 1
+        return output
+
+    def update(self, plan: SchedulerOutput, output: ModelRunnerOutput, now_s: float = 0.0) -> StepResult:
+        """Take a step's tokens: append, stop, and free what finished."""
+        sampled = output.sampled_token_ids
+        requests: list[Request] = []
+        tokens: list[int] = []
+        finished: list[Request] = []
+        unsampled, running = plan.unsampled, RequestStatus.RUNNING
+        for i, request in enumerate(plan.requests):
+            if (unsampled and i in unsampled) or request.status is not running:
+                continue
+            token = sampled[request.request_id]
+            requests.append(request)
+            tokens.append(token)
+            if self._append(request, token):
+                finished.append(request)
+        self._after_update(plan, finished, now_s)
+        return StepResult(requests, tokens, finished)
+
+    def _after_update(self, plan: SchedulerOutput, finished: list[Request], now_s: float) -> None:
+        if finished:
+            self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
+            for request in finished:
+                self._release(request)
+            self._release_held()
+        for policy in self.admission:
+            policy.end_step(plan.num_prefill_tokens > 0, now_s)
+
+    # -- running requests ---------------------------------------------------------------------------------------------
+
+    def _chunk_limit(self) -> int:
+        """Most tokens of one request in this step; 0 = no limit. A lone request is never held back."""
+        num_requests = len(self.running) + len(self.waiting)
+        limit = self.config.long_prefill_token_threshold
+        if num_requests <= 1 or limit <= 0:
+            return 0
+        if self.config.long_prefill_token_threshold_adaptive:
+            limit = max(limit, self.config.max_num_batched_tokens // num_requests)
+        return limit
+
+    def _num_pending(self, request: Request) -> int:
+        """Tokens that could be computed for a running request in this step."""
+        return request.num_tokens - request.num_computed_tokens
+
+    def _schedule_running(self, plan: _Plan, limit: int) -> None:
+        running = self.running
+        last_position = self.blocks.max_model_len - 1
+        requests, new_tokens, computed_before, budget = plan.requests, plan.new_tokens, plan.computed, plan.budget
+        index = num_plain = 0
+        while index < len(running) and budget > 0:
+            request = running[index]
+            index += 1
+            computed = request.num_computed_tokens
+            if computed < request.decode_until:  # the common case: one token, no block to take or register
+                requests.append(request)
+                new_tokens.append(1)
+                computed_before.append(computed)
+                request.num_computed_tokens = computed + 1
+                budget -= 1
+                num_plain += 1
+                continue
+            num_new = self._num_pending(request)
+            if 0 < limit < num_new:
+                num_new = limit
+            num_new = min(num_new, budget, last_position - computed)
+            if num_new <= 0:
+                continue
+            while self.blocks.grow(request, num_new, plan.copies) is None:
+                victim = self.waiting.victim_index(running)
+                plan.budget = budget
+                planned = self._preempt(running.pop(victim), plan)
+                budget = plan.budget
+                if victim == index - 1:
+                    break
+                if victim < index - 1 and planned:
+                    index -= 1
+            else:
+                self._plan(request, num_new, plan)
+                budget -= num_new
+                continue
+            break
+        plan.budget = budget
+        self.blocks.num_kv_tokens += num_plain
+
+    def _plan(self, request: Request, num_new: int, plan: _Plan) -> None:
+        """Enter a request whose blocks are there, and advance it: its next step may be planned at once."""
+        computed = request.num_computed_tokens
+        pending = request.num_tokens + request.num_output_placeholders - computed
+        if num_new < pending:
+            plan.unsampled.add(len(plan.requests))
+        plan.requests.append(request)
+        plan.new_tokens.append(num_new)
+        plan.computed.append(computed)
+        if pending > 1 or computed < request.num_prompt_tokens:
+            plan.prefill_tokens += num_new
+            most = self._most_computed.get(request.request_id, 0) if self._most_computed else 0
+            plan.recomputed_tokens += max(min(computed + num_new, most) - computed, 0)
+        request.num_computed_tokens = computed + num_new
+        self._after_planned(request, is_last=num_new >= pending)
+
+    def _after_planned(self, request: Request, *, is_last: bool) -> None:
+        """From here on the request decodes: find out how long nothing but its counter changes."""
+        request.decode_until = self._next_block_event(request) if is_last else 0
+
+    def _next_block_event(self, request: Request) -> int:
+        # A table that shares blocks may have to copy one, whatever the position.
+        return 0 if request.shares_tail else self.blocks.next_block_event(request)
+
+    def _preempt(self, request: Request, plan: _Plan) -> bool:
+        """Suspend a running request; True if it had been planned in this step, whose tokens return to the budget."""
+        planned = request in plan.requests if request.priority or plan.requests else False
+        if planned:
+            self._unplan(request, plan)
+        self._most_computed[request.request_id] = max(
+            request.num_computed_tokens, self._most_computed.get(request.request_id, 0)
+        )
+        self.preemption.suspend(request, plan.swap_out)
+        request.decode_until = 0
+        request.status = RequestStatus.PREEMPTED
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        plan.preempted.append(request.request_id)
+        self.waiting.add_preempted(request)
+        return planned
+
+    def _unplan(self, request: Request, plan: _Plan) -> None:
+        position = plan.requests.index(request)
+        num_new = plan.new_tokens.pop(position)
+        plan.requests.pop(position)
+        request.num_computed_tokens = plan.computed.pop(position)
+        plan.unsampled = {i - (i > position) for i in plan.unsampled if i != position}
+        plan.budget += num_new
+        self.blocks.num_kv_tokens -= num_new
+        if num_new > 1 or request.num_computed_tokens < request.num_tokens - 1:
+            plan.prefill_tokens -= num_new
+
+    # -- admission ----------------------------------------------------------------------------------------------------
+
+    def _admit(self, plan: _Plan, limit: int) -> AdmissionStop:
+        """Admit from the head of the queue while everything allows it; returns what ended it."""
+        waiting = self.waiting
+        while True:
+            if not waiting:
+                return AdmissionStop.NO_WAITING
+            if len(self.running) >= self._cap:
+                return AdmissionStop.SEQUENCE_CAP
+            if plan.budget <= 0:
+                return AdmissionStop.TOKEN_BUDGET
+            request = waiting.head()
+            stop = self._try_admit(request, plan, limit)
+            if stop is not None:
+                return stop
+
+    def _try_admit(self, request: Request, plan: _Plan, limit: int) -> AdmissionStop | None:
+        """Admit the head of the queue; or say why not, with nothing changed: nobody passes it."""
+        if request.num_stale_outputs:
+            return AdmissionStop.POLICY
+        hits, computed = self.preemption.find_resumable(request)
+        pending = request.num_tokens - computed
+        for policy in self.admission:
+            if not policy.admits(request, self.running, pending):
+                return AdmissionStop.POLICY
+        num_new = min(pending, limit) if limit > 0 else pending
+        if num_new > plan.budget and not self.config.enable_chunked_prefill:
+            return AdmissionStop.TOKEN_BUDGET
+        num_new = min(num_new, plan.budget)
+        stop = self.blocks.find_admission_stop(
+            request,
+            hits,
+            computed + num_new,
+            whole=self.config.scheduler_reserve_full_isl,
+            idle=not self.running,
+        )
+        if stop is not None:
+            return stop
+        self.waiting.pop()
+        self._count_lookup(request, computed if hits else 0)
+        self.blocks.admit(request, hits, computed, num_new)
+        self.preemption.resume(request, plan.swap_in)
+        request.num_computed_tokens = computed
+        request.status = RequestStatus.RUNNING
+        self.running.append(request)
+        self._plan(request, num_new, plan)
+        plan.budget -= num_new
+        return None
+
+    def _count_lookup(self, request: Request, hit_tokens: int) -> None:
+        first = request.num_cached_tokens is None
+        if first:
+            request.num_cached_tokens = hit_tokens
+        if not self.blocks.caches_prefixes:
+            return
+        if first:
+            self._queried += request.num_tokens
+            self._hit += hit_tokens
+        else:
+            self._resumed_queried += request.num_tokens
+            self._resumed_hit += hit_tokens
+
+    # -- endings ------------------------------------------------------------------------------------------------------
+
+    def _append(self, request: Request, token: int) -> bool:
+        """Add a sampled token; True if the request ends with it (end-of-sequence is checked before length)."""
+        request.all_token_ids.append(token)
+        num_tokens = request.num_tokens = request.num_tokens + 1
+        if token == request.eos_token_id or (request.stop_token_ids and token in request.stop_token_ids):
+            self._finish(request, RequestStatus.FINISHED_STOPPED)
+        elif num_tokens >= request.length_limit:
+            self._finish(request, RequestStatus.FINISHED_LENGTH)
+        else:
+            return False
+        return True
+
+    def _finish(self, request: Request, status: RequestStatus) -> None:
+        request.status = status
+        del self._requests[request.request_id]
+        if self._most_computed:
+            self._most_computed.pop(request.request_id, None)
+        self._finished_ids.append(request.request_id)
+        self.fingerprint.leave(request)
+
+    def _release(self, request: Request) -> None:
+        if any(policy.holds_finished() for policy in self.admission):
+            self._held.append(request)
+        else:
+            self.blocks.free(request)
+
+    def _release_held(self) -> None:
+        """A padded batch gives its blocks back when its longest member has ended."""
+        if self._held and not self.running:
+            for request in self._held:
+                self.blocks.free(request)
+            self._held = []
