@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from engine.request import Request
 from engine.sampling_params import SamplingParams
@@ -101,9 +102,8 @@ class ModelRunnerOutput:
     """Request id -> token -> log probability, only where asked for (beam search)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOutput:
-    """News about one request after a step."""
+class RequestOutput(NamedTuple):
+    """News about one request after a step. A named tuple: one is made for every token."""
 
     request_id: str
     new_token_ids: Sequence[int]

@@ -27,6 +27,8 @@ class SamplingParams:
     """Go on after the model's end-of-sequence token, so that the output length is as asked."""
     n: int = 1
     """Parallel samples of one prompt, >= 1; they share its blocks."""
+    num_logprobs: int = 0
+    """Report the log probabilities of this many most likely tokens with each step, >= 0."""
 
     def __post_init__(self) -> None:
         for name, ok, rule in (
@@ -35,6 +37,7 @@ class SamplingParams:
             ("top_p", 0 < self.top_p <= 1, "over 0 and at most 1"),
             ("top_k", self.top_k >= 0, "at least 0"),
             ("n", self.n >= 1, "at least 1"),
+            ("num_logprobs", self.num_logprobs >= 0, "at least 0"),
         ):
             if not ok:
                 raise ConfigError(f"{name}: must be {rule} (got {getattr(self, name)!r})")

@@ -143,6 +143,11 @@ class BlockManager:
             register(request.block_ids[i], request.block_hashes[i])
         request.num_registered_blocks = full
 
+    def has_shared_tail(self, request: Request) -> bool:
+        """Is a block that this request will still write to held by another request as well?"""
+        first = request.num_computed_tokens // self.block_size
+        return any(self.pool.ref_count(block_id) > 1 for block_id in request.block_ids[first:])
+
     def next_block_event(self, request: Request) -> int:
         """The `num_computed_tokens` at which a decode of this request next needs `grow`; below it nothing changes.
 

@@ -141,6 +141,22 @@ class Scheduler:
         self.fingerprint.enter(request)
         self.waiting.add(request)
 
+    def fork(self, parent: Request, child: Request, num_tokens: int) -> None:
+        """Start `child` with the KV of the first `num_tokens` tokens of `parent`, a running request.
+
+        The child joins `running` if a seat is free; otherwise it waits, and finds what it shared in the prefix cache.
+        """
+        self.add_request(child)
+        if len(self.running) >= self._cap:
+            return
+        self.waiting.remove(child)
+        self.blocks.fork(parent, child, num_tokens)
+        child.num_cached_tokens = num_tokens
+        child.status = RequestStatus.RUNNING
+        parent.shares_tail = child.shares_tail = True
+        parent.decode_until = child.decode_until = 0
+        self.running.append(child)
+
     def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> list[Request]:
         """End requests from outside (abort, error), wherever they are; unknown ids are ignored. Returns those ended."""
         ended = []
@@ -199,7 +215,9 @@ class Scheduler:
         for i, request in enumerate(plan.requests):
             if (unsampled and i in unsampled) or request.status is not running:
                 continue
-            token = sampled[request.request_id]
+            token = sampled.get(request.request_id)
+            if token is None:  # a beam that waits for the others of its search: nothing to compute until then
+                continue
             requests.append(request)
             tokens.append(token)
             if self._append(request, token):
@@ -293,7 +311,8 @@ class Scheduler:
         request.decode_until = self._next_block_event(request) if is_last else 0
 
     def _next_block_event(self, request: Request) -> int:
-        # A table that shares blocks may have to copy one, whatever the position.
+        if request.shares_tail:  # the next write may have to copy a block, whatever the position
+            request.shares_tail = self.blocks.has_shared_tail(request)
         return 0 if request.shares_tail else self.blocks.next_block_event(request)
 
     def _preempt(self, request: Request, plan: _Plan) -> bool:

@@ -1,0 +1,125 @@
+"""The loop: schedule -> execute -> update. One scheduler, any executor, any clock.
+
+The real engine and the simulated device run this very code; they differ in the executor and the clock handed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from engine.clock import Clock
+from engine.core.async_scheduler import AsyncScheduler
+from engine.core.scheduler import Scheduler, StepResult
+from engine.errors import RequestRefused
+from engine.executor.base import Executor
+from engine.outputs import RequestOutput, SchedulerOutput
+from engine.parallel_sampling import ParallelSampling
+from engine.request import Request, RequestStatus
+from engine.stats import StepStats
+
+
+class EngineCore:
+    """Owns scheduler and executor. Not thread-safe: one thread adds, aborts and steps."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, clock: Clock) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self.clock = clock
+        self.step_stats: list[StepStats] = []
+        """One entry per executed step, oldest first; whoever reads them may clear the list."""
+        self.parallel_sampling = ParallelSampling(scheduler)
+        self._depth = 2 if isinstance(scheduler, AsyncScheduler) else 1
+        self._in_flight: deque[tuple[SchedulerOutput, StepStats]] = deque()
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request. Raises `RequestRefused`, with the arithmetic, if this engine can never serve it."""
+        blocks = self.scheduler.blocks
+        length, limit = request.num_prompt_tokens, blocks.max_model_len
+        if length == 0:
+            raise RequestRefused(f"request {request.request_id!r}: the prompt is empty; it must have at least 1 token")
+        if length >= limit:
+            raise RequestRefused(
+                f"request {request.request_id!r}: the prompt has {length} tokens, but max_model_len is {limit} and one "
+                f"output token must fit. Shorten the prompt to {limit - 1} tokens or raise max_model_len"
+            )
+        longest = min(length + request.max_tokens, limit)
+        needed, usable = blocks.num_blocks_for(longest), blocks.pool.num_usable_blocks
+        if needed > usable:
+            raise RequestRefused(
+                f"request {request.request_id!r}: {length} prompt + {longest - length} output tokens need {needed} blocks "
+                f"of {blocks.block_size}, but the pool has {usable}. Lower max_tokens, shorten the prompt or give the "
+                "KV cache more memory"
+            )
+        self.scheduler.add_request(request)
+        self.parallel_sampling.expect(request)
+
+    def abort(self, request_id: str) -> None:
+        """End a request wherever it is; unknown ids are ignored."""
+        self.scheduler.finish_requests(
+            [request_id, *self.parallel_sampling.forget(request_id)], RequestStatus.FINISHED_ABORTED
+        )
+
+    def has_unfinished(self) -> bool:
+        return self.scheduler.has_unfinished()
+
+    def step(self) -> list[RequestOutput]:
+        """One step; returns the requests that got a token. Asynchronous: those of the step before.
+
+        Raises `OutOfMemory` or whatever the executor raises; the engine is then unusable.
+        """
+        if self.scheduler.has_requests():
+            self._in_flight.append(self._plan())
+            plan = self._in_flight[-1][0]
+            if len(self._in_flight) < self._depth and (plan.requests or self.scheduler.has_requests()):
+                return []
+        if not self._in_flight:
+            return []
+        plan, planned = self._in_flight.popleft()
+        output = self.executor.execute(plan)
+        end_s = self.clock.now()
+        result = self.scheduler.update(plan, output, end_s)
+        if plan.requests or plan.preempted_request_ids:
+            self.step_stats.append(replace(planned, end_s=end_s))
+        return _request_outputs(result)
+
+    def close(self) -> None:
+        self.executor.close()
+
+    def _plan(self) -> tuple[SchedulerOutput, StepStats]:
+        start_s = self.clock.now()
+        plan = self.scheduler.schedule(start_s)
+        self.parallel_sampling.fork_planned(plan)
+        pool = self.scheduler.blocks.pool
+        pool.evictions.clear()
+        stats = StepStats(
+            step_index=plan.step_index,
+            start_s=start_s,
+            end_s=start_s,
+            num_running=len(self.scheduler.running),
+            num_waiting=len(self.scheduler.waiting),
+            num_scheduled_requests=len(plan.requests),
+            num_scheduled_tokens=plan.num_scheduled_tokens,
+            num_prefill_tokens=plan.num_prefill_tokens,
+            num_blocks_in_use=pool.num_in_use,
+            num_free_blocks=pool.num_free,
+            num_preempted=len(plan.preempted_request_ids),
+            num_recomputed_tokens=plan.num_recomputed_tokens,
+            num_kv_tokens=self.scheduler.blocks.num_kv_tokens,
+            admission_stop=plan.admission_stop,
+        )
+        return plan, stats
+
+
+def _request_outputs(result: StepResult) -> list[RequestOutput]:
+    return [
+        RequestOutput(
+            request_id=request.request_id,
+            new_token_ids=(token,),
+            finish_reason=request.status.finish_reason,
+            num_cached_tokens=request.num_cached_tokens or 0,
+            num_preemptions=request.num_preemptions,
+        )
+        for request, token in zip(result.requests, result.token_ids, strict=True)
+    ]
+

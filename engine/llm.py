@@ -1,0 +1,154 @@
+"""Offline generation: prompts in, completions out, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.build import build_engine
+from engine.clock import Clock
+from engine.config import EngineConfig
+from engine.engine_core import EngineCore
+from engine.errors import ConfigError
+from engine.models.tokenizer import Tokenizer, load_tokenizer
+from engine.parallel_sampling import sample_id
+from engine.request import Request
+from engine.resolve import ResolvedConfig
+from engine.sampling_params import SamplingParams
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """One sample."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str | None
+    """`stop` or `length`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """All samples of one prompt."""
+
+    prompt_token_ids: tuple[int, ...]
+    completions: tuple[Completion, ...]
+    num_cached_tokens: int
+    num_preemptions: int
+
+    @property
+    def text(self) -> str:
+        """Of the first sample."""
+        return self.completions[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Of the first sample."""
+        return self.completions[0].token_ids
+
+
+@dataclass(slots=True)
+class _Collected:
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+
+
+class LLM:
+    """An engine of one's own: `LLM("tiny", block_size=8).generate(["Hello"])`.
+
+    Options are the fields of `EngineConfig`'s slices, by name. Raises `ConfigError` (unknown name, bad value, no room
+    for a KV cache) or `ModelLoadError` at construction.
+    """
+
+    def __init__(self, model: str = "tiny", *, clock: Clock | None = None, **options: Any) -> None:
+        self.core: EngineCore
+        self.resolved: ResolvedConfig
+        self.core, self.resolved = build_engine(EngineConfig.from_dict({"model": model, **options}), clock=clock)
+        self.tokenizer: Tokenizer = load_tokenizer(self.resolved.config.model.model)
+        self._num_requests = 0
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], sampling: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Generation]:
+        """Complete every prompt (a text or token ids); `sampling` is for all, or one per prompt.
+
+        Raises `RequestRefused` before anything runs if one prompt can never be served.
+        """
+        many = _as_list(prompts)
+        params = [sampling or SamplingParams()] * len(many) if not isinstance(sampling, Sequence) else list(sampling)
+        if len(params) != len(many):
+            raise ConfigError(f"sampling: give one for all or one per prompt (got {len(params)} for {len(many)} prompts)")
+        requests = [self._request(prompt, each) for prompt, each in zip(many, params, strict=True)]
+        added: list[str] = []
+        try:
+            for request in requests:
+                self.core.add_request(request)
+                added.append(request.request_id)
+            collected = self._collect()
+        except BaseException:
+            for request_id in added:
+                self.core.abort(request_id)
+            raise
+        return [self._generation(request, collected) for request in requests]
+
+    def close(self) -> None:
+        """Free the model and the cache."""
+        self.core.close()
+
+    def _request(self, prompt: Prompt, sampling: SamplingParams) -> Request:
+        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        vocabulary = self.resolved.spec.vocab_size
+        wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
+        if wrong is not None:
+            raise ConfigError(f"prompt: token ids must be from 0 to {vocabulary - 1}, the model's vocabulary (got {wrong})")
+        self._num_requests += 1
+        return Request(
+            f"generate-{self._num_requests}",
+            tokens,
+            sampling,
+            arrival_time_s=self.core.clock.now(),
+            eos_token_id=self.tokenizer.eos_token_id,
+        )
+
+    def _collect(self) -> dict[str, _Collected]:
+        collected: dict[str, _Collected] = {}
+        while self.core.has_unfinished():
+            for output in self.core.step():
+                entry = collected.setdefault(output.request_id, _Collected())
+                entry.token_ids += output.new_token_ids
+                entry.finish_reason = output.finish_reason
+                entry.num_cached_tokens = output.num_cached_tokens
+                entry.num_preemptions = output.num_preemptions
+            self.core.step_stats.clear()
+        return collected
+
+    def _generation(self, request: Request, collected: dict[str, _Collected]) -> Generation:
+        samples = [collected[sample_id(request.request_id, i)] for i in range(request.sampling.n)]
+        return Generation(
+            prompt_token_ids=tuple(request.all_token_ids[: request.num_prompt_tokens]),
+            completions=tuple(
+                Completion(
+                    text=self.tokenizer.decode(sample.token_ids),
+                    token_ids=tuple(sample.token_ids),
+                    finish_reason=sample.finish_reason,
+                )
+                for sample in samples
+            ),
+            num_cached_tokens=samples[0].num_cached_tokens,
+            num_preemptions=max(sample.num_preemptions for sample in samples),
+        )
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or many: a text is one, and so is a sequence of whole numbers."""
+    if isinstance(prompts, str):
+        return [prompts]
+    many = list(prompts)
+    if many and all(isinstance(item, int) for item in many):
+        return [many]  # type: ignore[list-item]
+    return many  # type: ignore[return-value]
