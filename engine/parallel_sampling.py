@@ -59,6 +59,5 @@ class ParallelSampling:
             eos_token_id=parent.eos_token_id,
             cache_salt=parent.cache_salt,
         )
-        child.block_hashes = parent.block_hashes[:]
         self._scheduler.fork(parent, child, parent.num_prompt_tokens - 1)
         return child.request_id

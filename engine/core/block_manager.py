@@ -108,7 +108,9 @@ class BlockManager:
         """
         computed, block_ids = request.num_computed_tokens, request.block_ids
         first = computed // self.block_size
-        shared = [i for i in range(first, len(block_ids)) if self.pool.ref_count(block_ids[i]) > 1]
+        shared: Sequence[int] = ()
+        if request.shares_tail:
+            shared = [i for i in range(first, len(block_ids)) if self.pool.ref_count(block_ids[i]) > 1]
         count = max(self.num_blocks_for(computed + num_new) - len(block_ids), 0)
         if count + len(shared) > self.pool.num_free:
             return None
@@ -120,14 +122,21 @@ class BlockManager:
                 self.num_kv_tokens += written
             self.pool.release([block_ids[position]])
             block_ids[position] = replacement
-        if self._shared_written and first < len(block_ids) and block_ids[first] in self._shared_written:
-            # The last holder writes in place, over positions that are counted already.
-            overlap = self._shared_written.pop(block_ids[first]) - computed % self.block_size
-            self.num_kv_tokens -= min(overlap, num_new)
+        if request.shares_tail:
+            self._write_in_place(block_ids[first : first + 1], computed % self.block_size, num_new)
         block_ids += taken[len(shared) :]
         self.num_kv_tokens += num_new
         self.register_full_blocks(request, min(computed + num_new, request.num_tokens))
         return taken
+
+    def _write_in_place(self, block_ids: Sequence[int], offset: int, num_new: int) -> None:
+        """The last holder of a block that was shared writes over what others, who knew more tokens, wrote there."""
+        for block_id in block_ids:
+            self.pool.forget(block_id)  # its content is about to differ from its name
+            written = self._shared_written.get(block_id, offset)
+            self.num_kv_tokens -= min(written - offset, num_new)
+            if offset + num_new >= written:
+                self._shared_written.pop(block_id, None)
 
     def register_full_blocks(self, request: Request, num_tokens: int) -> None:
         """Make the blocks that `num_tokens` leading tokens fill findable, from the moment they are scheduled."""
@@ -144,9 +153,12 @@ class BlockManager:
         request.num_registered_blocks = full
 
     def has_shared_tail(self, request: Request) -> bool:
-        """Is a block that this request will still write to held by another request as well?"""
+        """Is a block that this request will still write to held, or was it written further, by another request?"""
         first = request.num_computed_tokens // self.block_size
-        return any(self.pool.ref_count(block_id) > 1 for block_id in request.block_ids[first:])
+        return any(
+            self.pool.ref_count(block_id) > 1 or block_id in self._shared_written
+            for block_id in request.block_ids[first:]
+        )
 
     def next_block_event(self, request: Request) -> int:
         """The `num_computed_tokens` at which a decode of this request next needs `grow`; below it nothing changes.
@@ -185,6 +197,7 @@ class BlockManager:
             self._shared_written[shared[-1]] = max(in_last, self._shared_written.get(shared[-1], 0))
         child.block_ids = list(shared)
         child.num_computed_tokens = num_tokens
+        child.block_hashes = parent.block_hashes[: num_tokens // self.block_size]
         child.num_registered_blocks = min(parent.num_registered_blocks, num_tokens // self.block_size)
 
     def check_integrity(self, requests: Iterable[Request], extra_tables: Iterable[Sequence[int]] = ()) -> None:

@@ -88,6 +88,13 @@ class BlockPool:
         self._hashes[block_id] = block_hash
         self.index.add(block_hash, block_id)
 
+    def forget(self, block_id: int) -> None:
+        """Make a held block's content unfindable, because it is about to be overwritten."""
+        block_hash = self._hashes[block_id]
+        if block_hash is not None:
+            self.index.remove(block_hash, block_id)
+            self._hashes[block_id] = None
+
     def release(self, block_ids: Sequence[int]) -> list[int]:
         """Drop one reference from each block of a table, last block first; returns those that became free.
 

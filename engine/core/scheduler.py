@@ -172,11 +172,11 @@ class Scheduler:
             self._finish(request, status)
             ended.append(request)
             self._release(request)
-        self._release_held()
         return ended
 
     def schedule(self, now_s: float = 0.0) -> SchedulerOutput:
         """Plan the next step. Allocates, preempts and admits; `now_s` is only handed to admission policies."""
+        self._release_held()
         plan = _Plan(self.config.max_num_batched_tokens)
         limit = self._chunk_limit()
         for policy in self.admission:
@@ -230,7 +230,6 @@ class Scheduler:
             self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
             for request in finished:
                 self._release(request)
-            self._release_held()
         for policy in self.admission:
             policy.end_step(plan.num_prefill_tokens > 0, now_s)
 
@@ -429,13 +428,13 @@ class Scheduler:
         self.fingerprint.leave(request)
 
     def _release(self, request: Request) -> None:
-        if any(policy.holds_finished() for policy in self.admission):
+        if self.running and any(policy.holds_finished() for policy in self.admission):
             self._held.append(request)
         else:
             self.blocks.free(request)
 
     def _release_held(self) -> None:
-        """A padded batch gives its blocks back when its longest member has ended."""
+        """A padded batch gives its blocks back when none of its members runs any more."""
         if self._held and not self.running:
             for request in self._held:
                 self.blocks.free(request)
