@@ -47,8 +47,8 @@ class EngineCore:
         needed, usable = blocks.num_blocks_for(longest), blocks.pool.num_usable_blocks
         if needed > usable:
             raise RequestRefused(
-                f"request {request.request_id!r}: {length} prompt + {longest - length} output tokens need {needed} blocks "
-                f"of {blocks.block_size}, but the pool has {usable}. Lower max_tokens, shorten the prompt or give the "
+                f"request {request.request_id!r}: {length} prompt + {longest - length} output tokens need {needed} "
+                f"blocks of {blocks.block_size}, but the pool has {usable}. Lower max_tokens, shorten the prompt or give the "
                 "KV cache more memory"
             )
         self.scheduler.add_request(request)
@@ -122,4 +122,3 @@ def _request_outputs(result: StepResult) -> list[RequestOutput]:
         )
         for request, token in zip(result.requests, result.token_ids, strict=True)
     ]
-

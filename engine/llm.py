@@ -82,7 +82,9 @@ class LLM:
         many = _as_list(prompts)
         params = [sampling or SamplingParams()] * len(many) if not isinstance(sampling, Sequence) else list(sampling)
         if len(params) != len(many):
-            raise ConfigError(f"sampling: give one for all or one per prompt (got {len(params)} for {len(many)} prompts)")
+            raise ConfigError(
+                f"sampling: give one for all or one per prompt (got {len(params)} for {len(many)} prompts)"
+            )
         requests = [self._request(prompt, each) for prompt, each in zip(many, params, strict=True)]
         added: list[str] = []
         try:
@@ -105,7 +107,9 @@ class LLM:
         vocabulary = self.resolved.spec.vocab_size
         wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
         if wrong is not None:
-            raise ConfigError(f"prompt: token ids must be from 0 to {vocabulary - 1}, the model's vocabulary (got {wrong})")
+            raise ConfigError(
+                f"prompt: token ids must be from 0 to {vocabulary - 1}, the model's vocabulary (got {wrong})"
+            )
         self._num_requests += 1
         return Request(
             f"generate-{self._num_requests}",

@@ -242,7 +242,9 @@ class Replay:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m engine.replay", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="python -m engine.replay", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
     parser.add_argument("case", type=Path, help="case or recorded log, JSON, plain or .gz")
     parser.add_argument("-o", "--out", type=Path, help="where to write the log; standard output if not given")
     args = parser.parse_args(argv)

@@ -29,4 +29,6 @@ def pytest_runtest_makereport(
     report = outcome.get_result()  # type: ignore[attr-defined]
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI") == "true":
         report.outcome = "failed"
-        report.longrepr = f"skipped on CI: {report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr}"
+        report.longrepr = (
+            f"skipped on CI: {report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr}"
+        )

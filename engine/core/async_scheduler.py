@@ -58,8 +58,6 @@ class AsyncScheduler(Scheduler):
                     self.preemption.drop(request)
             if was_running:
                 # A decode's block becomes findable only now that its last token is known.
-                self.blocks.register_full_blocks(
-                    request, request.num_computed_tokens - request.num_output_placeholders
-                )
+                self.blocks.register_full_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
         self._after_update(plan, finished, now_s)
         return StepResult(requests, tokens, finished)

@@ -15,6 +15,7 @@ from engine.outputs import BlockCopy
 from engine.request import Request
 from engine.stats import AdmissionStop
 
+
 class BlockManager:
     """Maps requests to blocks of `block_size` token positions.
 

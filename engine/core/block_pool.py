@@ -139,4 +139,6 @@ class BlockPool:
             indexed[block_id] = block_hash
         hashed = {i: h for i, h in enumerate(self._hashes) if h is not None}
         if indexed != hashed:
-            raise IntegrityError(f"prefix index and block contents differ: {sorted(indexed.keys() ^ hashed.keys())[:8]}")
+            raise IntegrityError(
+                f"prefix index and block contents differ: {sorted(indexed.keys() ^ hashed.keys())[:8]}"
+            )

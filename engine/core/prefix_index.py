@@ -28,7 +28,7 @@ class PrefixIndex:
         """The oldest block with this content; None if there is none."""
         entry = self._get(block_hash)
         if entry is None or entry.__class__ is int:
-            return entry  # type: ignore[return-value]
+            return entry
         return next(iter(entry))  # type: ignore[arg-type]
 
     def add(self, block_hash: BlockHash, block_id: int) -> None:

@@ -1,0 +1,37 @@
+"""Terminal output: results to stdout, progress to stderr."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rich.console import Console
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def seconds(value: float | None) -> str:
+    """A duration for people: 12.3 ms, 1.20 s; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value * 1000:.1f} ms" if abs(value) < 1 else f"{value:.2f} s"
+
+
+def number(value: Any) -> str:
+    """Short for people: 12, 3.46, a dash where there is none."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def metric(name: str, value: float | None) -> str:
+    """A value in the unit that its name implies."""
+    return seconds(value) if name.split(".")[0].endswith("_s") and "per_s" not in name else number(value)
+
+
+def params(values: Any) -> str:
+    """`a=1 b=2`."""
+    return " ".join(f"{name}={number(value)}" for name, value in values.items())

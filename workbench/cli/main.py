@@ -1,0 +1,154 @@
+"""`workbench`: parses, calls a use case, renders. Heavy imports happen inside commands, so that --help stays fast."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from workbench.cli.failures import exit_code_of
+
+# The load generator shares the cores with the engine; spinning OpenMP threads would slow both by a factor of four.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+app = typer.Typer(
+    name="workbench",
+    help="Choose and verify an LLM server's parameters, before and after the GPU is there.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+scenario_app = typer.Typer(help="Check, show and describe scenario files.", no_args_is_help=True)
+app.add_typer(scenario_app, name="scenario")
+
+ScenarioPath = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a value of the scenario; repeatable.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for results.")]
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on stdout; refuses what is not finite."""
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False, default=str) + "\n")
+
+
+@app.command()
+def sweep(
+    scenario: ScenarioPath,
+    trials: Annotated[int | None, typer.Option(min=1, help="Trials in all, the default included.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the search.")] = None,
+    overrides: Set = None,
+    out: Out = Path("reports"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest study of this scenario.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Tune the engine's parameters for a scenario and write a report."""
+    from workbench.cli.sweep import sweep_command
+
+    sweep_command(
+        scenario, trials=trials, seed=seed, overrides=overrides or [], parent=out, resume=resume, as_json=as_json
+    )
+
+
+@app.command()
+def run(
+    scenario: ScenarioPath,
+    overrides: Set = None,
+    out: Out = Path("reports/runs"),
+    as_json: Json = False,
+) -> None:
+    """Run a scenario once with its own parameters and store what happened."""
+    from workbench.cli.run import run_command
+
+    run_command(scenario, overrides=overrides or [], parent=out, as_json=as_json)
+
+
+@app.command()
+def report(
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="Folder of a study, or its name under reports/.")],
+    as_json: Json = False,
+) -> None:
+    """Write the Markdown and HTML report of a study again."""
+    from workbench.services.report import find_study, write_report
+
+    paths = write_report(find_study(study))
+    if as_json:
+        print_json({"report": {name: str(path) for name, path in paths.items()}})
+    else:
+        for path in paths.values():
+            print(path)
+
+
+@app.command()
+def serve(
+    model: Annotated[str, typer.Option(help="Built-in model, local directory, GGUF file or hub id.")] = "tiny",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 = any free one.")] = 8000,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A=B", help="Engine parameter, e.g. block_size=8; repeatable.")
+    ] = None,
+    served_model_name: Annotated[str | None, typer.Option(help="Name that clients use. Default: the model's.")] = None,
+) -> None:
+    """Serve a model over HTTP with an OpenAI-compatible interface."""
+    from workbench.services.serve import serve as run_server
+
+    run_server(model=model, host=host, port=port, settings=overrides or [], served_model_name=served_model_name)
+
+
+@app.command()
+def dashboard(
+    store: Annotated[Path, typer.Option(help="Folder that holds the results.")] = Path("reports"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page.")] = 8501,
+) -> None:
+    """Open the Streamlit dashboard over the stored results."""
+    from workbench.services.dashboard import run_dashboard
+
+    raise typer.Exit(run_dashboard(store, port))
+
+
+@scenario_app.command("validate")
+def scenario_validate(scenario: ScenarioPath, overrides: Set = None, as_json: Json = False) -> None:
+    """Check a scenario file, its engine configuration and its workload; nothing runs."""
+    from workbench.services.describe import describe_scenario
+
+    described = describe_scenario(scenario, overrides or [])
+    if as_json:
+        print_json({"valid": True, "scenario": described["scenario"]["name"]})
+    else:
+        print(f"{scenario}: valid ({described['scenario']['name']})")
+
+
+@scenario_app.command("show")
+def scenario_show(scenario: ScenarioPath, overrides: Set = None, as_json: Json = False) -> None:
+    """Show a scenario with all defaults, and the workload it generates."""
+    from workbench.cli.show import render_scenario
+    from workbench.services.describe import describe_scenario
+
+    described = describe_scenario(scenario, overrides or [])
+    if as_json:
+        print_json(described)
+    else:
+        render_scenario(described)
+
+
+@scenario_app.command("schema")
+def scenario_schema(as_json: Json = False) -> None:
+    """Print the JSON Schema of scenario files, for editors."""
+    from workbench.scenario import json_schema
+
+    print_json(json_schema())
+
+
+def main() -> None:
+    """Entry point: usage errors and user errors exit with 2, failed runs with 1, our own bugs with 3."""
+    try:
+        app(standalone_mode=True)
+    except Exception as error:
+        sys.exit(exit_code_of(error))

@@ -1,0 +1,78 @@
+"""One run in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from workbench.cli.console import err, metric, number, out
+from workbench.loadgen.target import Progress
+from workbench.scenario import load_scenario
+from workbench.services.evaluate import RunResult, run_scenario, store_run
+from workbench.services.runs import run_directory
+
+_LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2el_s", "queue_s")
+_SCALARS = (
+    "num_requests",
+    "num_completed",
+    "num_failed",
+    "duration_s",
+    "requests_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "slo_attainment",
+    "goodput_rps",
+    "num_preemptions",
+    "kv_usage_mean",
+    "kv_usage_max",
+    "prefix_hit_rate",
+)
+
+
+def run_command(scenario: Path, *, overrides: list[str], parent: Path, as_json: bool) -> None:
+    loaded = load_scenario(scenario, overrides)
+    with err.status("starting the engine") as status:
+
+        def on_progress(progress: Progress) -> None:
+            status.update(
+                f"{progress.elapsed_s:6.1f} s: {progress.num_ended} of {progress.num_requests} requests ended, "
+                f"{progress.num_output_tokens} tokens"
+            )
+
+        result = run_scenario(loaded, on_progress=on_progress)
+    directory = store_run(run_directory(parent, loaded.name), result)
+    if as_json:
+        from workbench.cli.main import print_json
+
+        print_json(result.to_json() | {"run": str(directory)})
+        return
+    render(result)
+    out.print(f"stored: {directory}", markup=False)
+
+
+def render(result: RunResult) -> None:
+    """Figures overall and per class."""
+    columns = {"all": result.summary.overall, **(result.summary.classes if len(result.summary.classes) > 1 else {})}
+    table = Table(title=f"{result.scenario.name}: {result.verdict.status.value}", title_justify="left")
+    table.add_column("")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for name in _SCALARS:
+        table.add_row(name, *(metric(name, getattr(metrics, name)) for metrics in columns.values()))
+    for name in _LATENCIES:
+        table.add_section()
+        for statistic in ("mean", "p50", "p90", "p95", "p99"):
+            cells = [getattr(getattr(metrics, name), statistic) for metrics in columns.values()]
+            table.add_row(f"{name} {statistic}", *(metric(name, value) for value in cells))
+        samples: list[Any] = [getattr(metrics, name).num_samples for metrics in columns.values()]
+        table.add_row(f"{name} samples", *map(number, samples))
+    out.print(table)
+    source = result.workload.summary.source
+    if source is not None:
+        out.print(f"trace: {source}", markup=False)
+    for message in result.verdict.messages:
+        out.print(f"{result.verdict.status.value}: {message}", markup=False)
+    if result.summary.too_few:
+        out.print(f"too few samples for: {', '.join(result.summary.too_few)}", markup=False)

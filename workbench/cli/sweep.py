@@ -1,0 +1,103 @@
+"""Progress and result of a sweep in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+
+from workbench.cli.console import err, metric, number, out, params
+from workbench.scenario import load_scenario
+from workbench.search.study import TrialRecord
+from workbench.services.report import write_report
+from workbench.services.sweep import SweepEvents, SweepResult, conclusion_of, run_sweep
+
+_SHOWN = (
+    "goodput_rps",
+    "slo_attainment",
+    "output_tokens_per_s",
+    "ttft_s.p50",
+    "ttft_s.p95",
+    "tpot_s.p50",
+    "tpot_s.p95",
+    "num_preemptions",
+    "kv_usage_max",
+)
+
+
+def sweep_command(
+    scenario: Path,
+    *,
+    trials: int | None,
+    seed: int | None,
+    overrides: list[str],
+    parent: Path,
+    resume: bool,
+    as_json: bool,
+) -> None:
+    loaded = load_scenario(scenario, overrides)
+    objective = loaded.search.objective if loaded.search is not None else ""
+
+    def on_start(directory: Path, done: int, total: int) -> None:
+        have = f", {done} already there" if done else ""
+        err.print(f"study {directory.name}: {total} trials{have}, objective {objective}")
+
+    def on_trial(record: TrialRecord) -> None:
+        outcome = record.outcome
+        value = metric(objective, outcome.objective) if outcome.objective is not None else outcome.state.value
+        missed = [name for name, shortfall in outcome.constraints.items() if shortfall > 0]
+        remarks = [f"misses {', '.join(missed)}"] if missed else []
+        if outcome.verdict not in (None, "VALID"):
+            remarks.append(str(outcome.verdict))
+        if outcome.reason:
+            remarks.append(outcome.reason)
+        tail = f"  [{'; '.join(remarks)}]" if remarks else ""
+        took = f"{outcome.duration_s:5.1f} s" if outcome.duration_s is not None else ""
+        err.print(f"trial {record.number:3d}  {value:>12}  {took}  {params(record.params)}{tail}", markup=False)
+
+    def on_confirm(done: int, total: int) -> None:
+        err.print(f"confirming the winner against the default: run {done} of {total}")
+
+    events = SweepEvents(on_start=on_start, on_trial=on_trial, on_confirm=on_confirm)
+    result = run_sweep(loaded, out=parent, trials=trials, seed=seed, resume=resume, events=events)
+    paths = write_report(result.directory)
+    if as_json:
+        from workbench.cli.main import print_json
+
+        print_json(result.to_json())
+    else:
+        render(result, paths["html"])
+    if result.stopped is not None:
+        err.print(f"stopped early: {result.stopped}", markup=False)
+        raise SystemExit(1)
+
+
+def render(result: SweepResult, report: Path) -> None:
+    """Best against default, side by side."""
+    table = Table(title=f"{result.scenario.name}: {len(result.records)} trials", title_justify="left")
+    table.add_column("")
+    table.add_column("default", justify="right")
+    table.add_column("best" if result.best is None else f"best (trial {result.best.number})", justify="right")
+    default, best = result.default, result.best
+    for name in result.search.space:
+        table.add_row(
+            name,
+            number(default.params[name]) if default else "–",
+            number(best.params[name]) if best else "–",
+        )
+    table.add_section()
+    for name in _SHOWN:
+        table.add_row(name, _value(default, name), _value(best, name))
+    out.print(table)
+    out.print(conclusion_of(result), markup=False)
+    out.print(f"report: {report}", markup=False)
+
+
+def _value(record: TrialRecord | None, name: str) -> str:
+    if record is None or record.outcome.metrics is None:
+        return "–"
+    head, _, statistic = name.partition(".")
+    value = record.outcome.metrics[head]
+    if statistic:
+        value = None if value is None else value[statistic]
+    return metric(name, value)

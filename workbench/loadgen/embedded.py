@@ -1,0 +1,96 @@
+"""The embedded engine as a load target: a real model in this process, on the wall clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from engine.build import build_engine, build_scheduler
+from engine.clock import WallClock
+from engine.config import EngineConfig
+from engine.engine_core import EngineCore
+from engine.request import Request
+from engine.resolve import ResolvedConfig
+from engine.sampling_params import SamplingParams
+from workbench.loadgen.driver import drive
+from workbench.loadgen.target import ProgressCallback
+from workbench.metrics.records import RunRecord
+from workbench.workload.records import ModelLimits, Workload
+
+_WARM_UP_REQUESTS = 8
+_WARM_UP_TOKENS = 12
+
+
+class EmbeddedTarget:
+    """Builds and warms an engine; each `run` gets a fresh scheduler and an empty prefix cache.
+
+    Raises `engine.errors.ConfigError` (or its `MemoryBudgetError`) at construction for what cannot run, and
+    `engine.errors.ModelLoadError` for weights that cannot be read.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._clock = WallClock()
+        core, self.resolved = build_engine(config, clock=self._clock)
+        self._executor = core.executor
+        self._warm_up()
+
+    @property
+    def limits(self) -> ModelLimits:
+        """What a workload for this engine must keep to."""
+        return ModelLimits(max_model_len=self.resolved.max_model_len, vocab_size=self.resolved.spec.vocab_size)
+
+    def run(
+        self, workload: Workload, *, deadline_s: float | None = None, on_progress: ProgressCallback | None = None
+    ) -> RunRecord:
+        core = self._core()
+        record = drive(
+            core,
+            workload,
+            self._clock,
+            engine=engine_facts(self.resolved),
+            deadline_s=deadline_s,
+            on_progress=on_progress,
+        )
+        lookups = core.scheduler.prefix_cache_stats()
+        return replace(
+            record,
+            prefix_queried_tokens=lookups.queried_tokens,
+            prefix_hit_tokens=lookups.hit_tokens,
+            decision_fingerprint=core.scheduler.fingerprint.hexdigest(),
+        )
+
+    def close(self) -> None:
+        self._executor.close()
+
+    def _core(self) -> EngineCore:
+        return EngineCore(build_scheduler(self.resolved), self._executor, self._clock)
+
+    def _warm_up(self) -> None:
+        """Run a prefill and some decodes, so that no measured request pays for compilation and first allocations."""
+        core = self._core()
+        scheduler = self.resolved.config.scheduler
+        longest = min(
+            self.resolved.max_model_len, (self.resolved.num_blocks - 1) * self.resolved.config.cache.block_size
+        )
+        length = max(min(longest - _WARM_UP_TOKENS - 1, scheduler.max_num_batched_tokens, 256), 1)
+        vocabulary = self.resolved.spec.vocab_size
+        for number in range(min(_WARM_UP_REQUESTS, scheduler.max_num_seqs)):
+            tokens = [(number * 7919 + position * 31) % vocabulary for position in range(max(length >> number, 1))]
+            sampling = SamplingParams(max_tokens=min(_WARM_UP_TOKENS, max(longest - length, 1)), ignore_eos=True)
+            core.add_request(Request(f"warm-up-{number}", tokens, sampling))
+        while core.scheduler.has_requests():  # one step past the last: the executor is told of every ending
+            core.step()
+
+
+def engine_facts(resolved: ResolvedConfig) -> dict[str, Any]:
+    """The resolved engine as it is stored with a run: every parameter, `num_blocks`, memory in bytes, and reasons."""
+    memory = resolved.memory
+    return {
+        **resolved.config.to_dict(),
+        "num_blocks": resolved.num_blocks,
+        "bytes_per_block": memory.bytes_per_block,
+        "weight_bytes": memory.weight_bytes,
+        "activation_bytes": memory.activation_bytes,
+        "kv_bytes": memory.kv_bytes,
+        "reasons": dict(resolved.reasons),
+    }

@@ -1,0 +1,59 @@
+"""What evaluating a configuration came to. Absent is None, failed is a reason, infeasible a verdict; none is zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class TrialState(Enum):
+    """Three ways not to have a result, told apart, and one to have one."""
+
+    COMPLETE = "COMPLETE"
+    INFEASIBLE = "INFEASIBLE"
+    """Arithmetic says it cannot run; nothing was run."""
+    FAILED = "FAILED"
+    """It broke while running."""
+    PRUNED = "PRUNED"
+    """Stopped early by rule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOutcome:
+    """One evaluated configuration."""
+
+    state: TrialState
+    reason: str | None = None
+    """Why it is not COMPLETE, or why its verdict is not VALID."""
+    failure_kind: str | None = None
+    """Class of failure, for counting equal ones in a row."""
+    objective: float | None = None
+    """Value of the study's objective, in its own unit."""
+    constraints: Mapping[str, float] = field(default_factory=dict)
+    """SLO limit -> required share of requests minus share that kept it; at most 0 when it holds."""
+    metrics: Mapping[str, Any] | None = None
+    classes: Mapping[str, Any] | None = None
+    verdict: str | None = None
+    """VALID, SUSPECT or INVALID."""
+    fingerprint: str | None = None
+    """Of the scheduling decisions."""
+    engine: Mapping[str, Any] | None = None
+    """Resolved engine parameters."""
+    run_path: str | None = None
+    """Where the run's records were stored."""
+    duration_s: float | None = None
+    """Wall time of the evaluation."""
+
+    @property
+    def may_win(self) -> bool:
+        """Only a complete, valid run with a finite objective and every constraint kept can be the best."""
+        return (
+            self.state is TrialState.COMPLETE
+            and self.verdict == "VALID"
+            and self.objective is not None
+            and math.isfinite(self.objective)
+            and all(value <= 0 for value in self.constraints.values())
+        )

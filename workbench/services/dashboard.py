@@ -1,0 +1,22 @@
+"""The Streamlit dashboard as a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+STORE_VARIABLE = "WORKBENCH_STORE"
+"""Environment variable that tells the pages where the results are."""
+
+
+def run_dashboard(store: Path, port: int) -> int:
+    """Run until stopped; returns the exit code. The page listens on this machine only."""
+    app = Path(__file__).resolve().parents[2] / "app.py"
+    command = [sys.executable, "-m", "streamlit", "run", str(app), "--server.port", str(port)]
+    command += ["--server.address", "127.0.0.1", "--browser.gatherUsageStats", "false"]
+    try:
+        return subprocess.call(command, env={**os.environ, STORE_VARIABLE: str(store.resolve())})
+    except KeyboardInterrupt:
+        return 0

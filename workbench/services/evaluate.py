@@ -1,0 +1,154 @@
+"""One scenario, one configuration, one run: the step that `run`, `sweep` and everything above them share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from workbench.loadgen.target import ProgressCallback
+from workbench.metrics.attainment import SloPolicy
+from workbench.metrics.records import RunRecord
+from workbench.metrics.summary import RunSummary, summarize
+from workbench.metrics.verdict import Expectations, Verdict, judge
+from workbench.metrics.windows import measurement_window
+from workbench.scenario import Scenario, scenario_to_dict
+from workbench.services.targets import RunnableTarget, build_target
+from workbench.store.provenance import collect_provenance
+from workbench.store.runs import RunInfo, StoredRun, save_run
+from workbench.workload import generate_workload
+from workbench.workload.records import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """A finished run and what was made of it."""
+
+    scenario: Scenario
+    params: Mapping[str, Any]
+    seed: int
+    workload: Workload
+    record: RunRecord
+    summary: RunSummary
+    verdict: Verdict
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of `workbench run --json`."""
+        return {
+            "scenario": self.scenario.name,
+            "engine": dict(self.record.engine),
+            "metrics": self.summary.overall.to_dict(),
+            "classes": {name: metrics.to_dict() for name, metrics in self.summary.classes.items()},
+            "verdict": self.verdict.status.value,
+            "reasons": self.verdict.messages,
+            "decision_fingerprint": self.record.decision_fingerprint,
+            "workload_fingerprint": self.workload.fingerprint,
+        }
+
+
+def run_scenario(
+    scenario: Scenario,
+    params: Mapping[str, Any] | None = None,
+    *,
+    seed: int | None = None,
+    on_progress: ProgressCallback | None = None,
+) -> RunResult:
+    """Run a scenario with `params` on top of its engine section.
+
+    Raises `ScenarioError` or `engine.errors.ConfigError` before anything runs, `RunFailed` when the target breaks.
+    """
+    params = dict(params or {})
+    target = build_target(scenario, params)
+    try:
+        return measure(target, scenario, params, seed=seed, on_progress=on_progress)
+    finally:
+        target.close()
+
+
+def measure(
+    target: RunnableTarget,
+    scenario: Scenario,
+    params: Mapping[str, Any],
+    *,
+    seed: int | None = None,
+    on_progress: ProgressCallback | None = None,
+) -> RunResult:
+    """One run on a target that stands."""
+    seed = scenario.seed if seed is None else seed
+    workload = generate_workload(scenario, target.limits, seed=seed)
+    record = target.run(workload, deadline_s=deadline_of(workload), on_progress=on_progress)
+    return assess(scenario, params, seed, workload, record)
+
+
+def assess(
+    scenario: Scenario, params: Mapping[str, Any], seed: int, workload: Workload, record: RunRecord
+) -> RunResult:
+    """Figures and verdict of a record."""
+    window = measurement_window(
+        record, warm_up_s=scenario.measurement.warm_up, cool_down_s=scenario.measurement.cool_down
+    )
+    summary = summarize(record, slo_policy(scenario), window)
+    verdict = judge(
+        record,
+        summary,
+        Expectations(
+            statistics=decisive_statistics(scenario),
+            declares_sharing=workload.declares_sharing,
+            has_concurrency_cap=workload.max_concurrency is not None,
+        ),
+    )
+    return RunResult(
+        scenario=scenario,
+        params=params,
+        seed=seed,
+        workload=workload,
+        record=record,
+        summary=summary,
+        verdict=verdict,
+    )
+
+
+def store_run(directory: Path, result: RunResult, *, failure: str | None = None) -> Path:
+    """Write a run with everything that is needed to judge or repeat it."""
+    info = RunInfo(
+        created_at=datetime.now().astimezone().isoformat(timespec="seconds"),
+        scenario=scenario_to_dict(result.scenario),
+        seed=result.seed,
+        workload_fingerprint=result.workload.fingerprint,
+        params=dict(result.params),
+        metrics=result.summary.overall.to_dict(),
+        classes={name: metrics.to_dict() for name, metrics in result.summary.classes.items()},
+        verdict=result.verdict.status.value,
+        reasons=result.verdict.messages,
+        failure=failure,
+        provenance=collect_provenance(),
+    )
+    return save_run(directory, StoredRun(info=info, record=result.record))
+
+
+def slo_policy(scenario: Scenario) -> SloPolicy:
+    """The SLO of every class of a scenario."""
+    own = {kind.name: kind.slo for kind in scenario.workload.classes if kind.slo is not None}
+    return SloPolicy(default=scenario.slo, by_class=own)
+
+
+def decisive_statistics(scenario: Scenario) -> tuple[str, ...]:
+    """Latency statistics that the objective or a percentile limit decides by."""
+    names = []
+    if scenario.search is not None and "." in scenario.search.objective:
+        names.append(scenario.search.objective)
+    slos = [scenario.slo, *(kind.slo for kind in scenario.workload.classes)]
+    for slo in slos:
+        for limit in slo.limits if slo is not None else ():
+            if limit.percent is not None:
+                names.append(f"{limit.metric}.p{limit.percent:g}")
+    return tuple(dict.fromkeys(names))
+
+
+def deadline_of(workload: Workload) -> float | None:
+    """An open-loop run that needs four times its own span (and a minute) is over capacity: what is open then stays
+    unfinished. A closed loop ends by itself."""
+    span_s = workload.summary.span_s
+    return None if span_s is None or workload.closed_loop is not None else 4.0 * span_s + 60.0
