@@ -5,18 +5,28 @@ The real engine and the simulated device run this very code; they differ in the 
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
+from typing import NamedTuple
 
+from engine.beam_search import BeamSearch
 from engine.clock import Clock
 from engine.core.async_scheduler import AsyncScheduler
 from engine.core.scheduler import Scheduler, StepResult
 from engine.errors import RequestRefused
 from engine.executor.base import Executor
-from engine.outputs import RequestOutput, SchedulerOutput
+from engine.outputs import ModelRunnerOutput, RequestOutput, SchedulerOutput
 from engine.parallel_sampling import ParallelSampling
 from engine.request import Request, RequestStatus
+from engine.sequence_groups import SequenceGroups
 from engine.stats import StepStats
+
+
+class _Step(NamedTuple):
+    """A step that was handed to the executor."""
+
+    plan: SchedulerOutput
+    stats: StepStats
+    output: ModelRunnerOutput
 
 
 class EngineCore:
@@ -29,8 +39,10 @@ class EngineCore:
         self.step_stats: list[StepStats] = []
         """One entry per executed step, oldest first; whoever reads them may clear the list."""
         self.parallel_sampling = ParallelSampling(scheduler)
-        self._depth = 2 if isinstance(scheduler, AsyncScheduler) else 1
-        self._in_flight: deque[tuple[SchedulerOutput, StepStats]] = deque()
+        self.beam_search = BeamSearch(scheduler)
+        self._groups: tuple[SequenceGroups, ...] = (self.parallel_sampling, self.beam_search)
+        self._overlaps = isinstance(scheduler, AsyncScheduler)
+        self._in_flight: _Step | None = None
 
     def add_request(self, request: Request) -> None:
         """Queue a request. Raises `RequestRefused`, with the arithmetic, if this engine can never serve it."""
@@ -56,9 +68,8 @@ class EngineCore:
 
     def abort(self, request_id: str) -> None:
         """End a request wherever it is; unknown ids are ignored."""
-        self.scheduler.finish_requests(
-            [request_id, *self.parallel_sampling.forget(request_id)], RequestStatus.FINISHED_ABORTED
-        )
+        related = [other for groups in self._groups for other in groups.forget(request_id)]
+        self.scheduler.finish_requests([request_id, *related], RequestStatus.FINISHED_ABORTED)
 
     def has_unfinished(self) -> bool:
         return self.scheduler.has_unfinished()
@@ -68,28 +79,43 @@ class EngineCore:
 
         Raises `OutOfMemory` or whatever the executor raises; the engine is then unusable.
         """
-        if self.scheduler.has_requests():
-            self._in_flight.append(self._plan())
-            plan = self._in_flight[-1][0]
-            if len(self._in_flight) < self._depth and (plan.requests or self.scheduler.has_requests()):
-                return []
-        if not self._in_flight:
-            return []
-        plan, planned = self._in_flight.popleft()
-        output = self.executor.execute(plan)
-        end_s = self.clock.now()
-        result = self.scheduler.update(plan, output, end_s)
-        if plan.requests or plan.preempted_request_ids:
-            self.step_stats.append(replace(planned, end_s=end_s))
-        return _request_outputs(result)
+        planned = self._plan() if self.scheduler.has_requests() else None
+        outputs: list[RequestOutput] = []
+        if self._overlaps and self._in_flight is not None:
+            # Step k was planned without the output of step k-1, but runs with its tokens.
+            outputs = self._complete(self._in_flight)
+            self._in_flight = None
+        if planned is not None:
+            step = self._issue(*planned)
+            if self._overlaps:
+                self._in_flight = step
+            else:
+                outputs = self._complete(step)
+        return outputs
 
     def close(self) -> None:
         self.executor.close()
 
+    def _issue(self, plan: SchedulerOutput, stats: StepStats) -> _Step:
+        output = self.executor.execute(plan)
+        for groups in self._groups:
+            output = groups.after_execute(plan, output)
+        return _Step(plan, stats, output)
+
+    def _complete(self, step: _Step) -> list[RequestOutput]:
+        if step.output.ready_s is not None:
+            self.clock.sleep_until(step.output.ready_s)
+        end_s = self.clock.now()
+        result = self.scheduler.update(step.plan, step.output, end_s)
+        if step.plan.requests or step.plan.preempted_request_ids:
+            self.step_stats.append(replace(step.stats, end_s=end_s))
+        return _request_outputs(result)
+
     def _plan(self) -> tuple[SchedulerOutput, StepStats]:
         start_s = self.clock.now()
         plan = self.scheduler.schedule(start_s)
-        self.parallel_sampling.fork_planned(plan)
+        for groups in self._groups:
+            groups.after_plan(plan)
         pool = self.scheduler.blocks.pool
         pool.evictions.clear()
         stats = StepStats(

@@ -98,6 +98,41 @@ class LLM:
             raise
         return [self._generation(request, collected) for request in requests]
 
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], *, width: int, max_tokens: int = 16, length_penalty: float = 1.0
+    ) -> list[Generation]:
+        """The `width` best continuations of each prompt, best first, searched one prompt after the other.
+
+        Raises `RequestRefused` for a width whose beams do not all fit.
+        """
+        generations = []
+        search = self.core.beam_search
+        for prompt in _as_list(prompts):
+            request = self._request(prompt, SamplingParams(max_tokens=max_tokens))
+            beam = search.start(request, width=width, length_penalty=length_penalty)
+            try:
+                self.core.add_request(beam)
+                self._collect()
+            except BaseException:
+                self.core.abort(beam.request_id)
+                raise
+            generations.append(
+                Generation(
+                    prompt_token_ids=tuple(request.all_token_ids),
+                    completions=tuple(
+                        Completion(
+                            text=self.tokenizer.decode(found.token_ids),
+                            token_ids=found.token_ids,
+                            finish_reason=found.finish_reason,
+                        )
+                        for found in search.take(beam.request_id)
+                    ),
+                    num_cached_tokens=beam.num_cached_tokens or 0,
+                    num_preemptions=beam.num_preemptions,
+                )
+            )
+        return generations
+
     def close(self) -> None:
         """Free the model and the cache."""
         self.core.close()

@@ -100,6 +100,9 @@ class ModelRunnerOutput:
     """Request id -> token, for each request whose known tokens are all computed after this step."""
     logprobs: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     """Request id -> token -> log probability, only where asked for (beam search)."""
+    ready_s: float | None = None
+    """When the device will have finished, on the engine's clock; None: it has. The engine waits until then, so that a
+    simulated device can be busy while the next step is planned."""
 
 
 class RequestOutput(NamedTuple):

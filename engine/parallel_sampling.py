@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.core.scheduler import Scheduler
-from engine.outputs import SchedulerOutput
+from engine.outputs import ModelRunnerOutput, SchedulerOutput
 from engine.request import Request
 
 
@@ -37,7 +37,7 @@ class ParallelSampling:
         self._expected.pop(request_id, None)
         return self._siblings.pop(request_id, [])
 
-    def fork_planned(self, plan: SchedulerOutput) -> None:
+    def after_plan(self, plan: SchedulerOutput) -> None:
         """Fork the samples of requests whose prompt is complete after this step."""
         if not self._expected:
             return
@@ -46,6 +46,9 @@ class ParallelSampling:
                 self._siblings[request.request_id] = [
                     self._fork(request, sample) for sample in range(1, request.sampling.n)
                 ]
+
+    def after_execute(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> ModelRunnerOutput:
+        return output
 
     def _fork(self, parent: Request, sample: int) -> str:
         sampling = parent.sampling

@@ -230,6 +230,7 @@ class Scheduler:
             self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
             for request in finished:
                 self._release(request)
+            self._release_held()
         for policy in self.admission:
             policy.end_step(plan.num_prefill_tokens > 0, now_s)
 

@@ -159,7 +159,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.step()
             self.scheduler.check_integrity()
         assert not self.scheduler.has_unfinished(), "a request never ended"
-        self.scheduler.schedule()  # gives back what a padded batch still holds
+        self.scheduler.schedule()  # gives back what a padded batch held when its last member was aborted
         assert self.scheduler.blocks.pool.num_free == self.total
         assert self.scheduler.blocks.num_kv_tokens == 0
 
