@@ -35,7 +35,7 @@ class Hypothesis:
 
     def ranked(self, length_penalty: float) -> float:
         """The figure that hypotheses are compared by."""
-        return self.score / max(len(self.token_ids), 1) ** length_penalty
+        return self.score / float(max(len(self.token_ids), 1) ** length_penalty)
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class BeamSearch:
         """Nothing: beams are forked when their scores are known."""
 
     def after_execute(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> ModelRunnerOutput:
-        """Take the beams' tokens out of the output, and put in those chosen, where a search has all its scores."""
+        """Take the beams' tokens out of the output; where a search has all its scores, its beams go on."""
         if not self._search_of:
             return output
         tokens = dict(output.sampled_token_ids)
@@ -116,7 +116,7 @@ class BeamSearch:
             if len(search.pending) == len(search.beams):
                 ready.append(search)
         for search in ready:
-            tokens |= self._advance(search)
+            self._advance(search)
         return replace(output, sampled_token_ids=tokens)
 
     def forget(self, request_id: str) -> list[str]:
@@ -125,8 +125,8 @@ class BeamSearch:
             return []
         return [beam_id for beam_id in search.beams if self._search_of.pop(beam_id, None) is not None]
 
-    def _advance(self, search: _Search) -> dict[str, int]:
-        """One step of a search: returns beam -> token for the beams that go on in their own request."""
+    def _advance(self, search: _Search) -> None:
+        """One step of a search."""
         candidates = sorted(
             (
                 (search.scores[beam_id] + logprob, order, token, beam_id)
@@ -152,9 +152,9 @@ class BeamSearch:
                 outputs = (*search.beams[beam_id].output_token_ids, token)
                 search.hypotheses.append(Hypothesis(token_ids=outputs, score=score, finish_reason="length"))
             chosen = []
-        return self._continue(search, chosen)
+        self._continue(search, chosen)
 
-    def _continue(self, search: _Search, chosen: list[tuple[str, int, float]]) -> dict[str, int]:
+    def _continue(self, search: _Search, chosen: list[tuple[str, int, float]]) -> None:
         beams: dict[str, Request] = {}
         scores: dict[str, float] = {}
         tokens: dict[str, int] = {}
@@ -170,8 +170,10 @@ class BeamSearch:
         for beam_id in dropped:
             del self._search_of[beam_id]
         self._scheduler.finish_requests(dropped, RequestStatus.FINISHED_ABORTED)
+        # After the forks, which copied the tokens so far. Beams of earlier steps are not in this step's plan.
+        for beam_id, token in tokens.items():
+            self._scheduler.extend(search.beams[beam_id], token)
         search.beams, search.scores = beams, scores
-        return tokens
 
     def _fork(self, search: _Search, parent: Request, token: int) -> Request:
         search.num_forks += 1

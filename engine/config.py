@@ -33,6 +33,8 @@ def parse_bytes(value: int | float | str) -> int:
         raise ConfigError(f"a size must be a number of bytes or a text like 256MiB (got {value!r})")
     if isinstance(value, (int, float)):
         size: float = value
+    elif not isinstance(value, str):
+        raise ConfigError(f"a size must be a number of bytes or a text like 256MiB (got {value!r})")
     else:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
         if not match or match[2].upper() not in _UNITS:

@@ -163,7 +163,7 @@ class Replay:
             "out": [[r.request_id, token] for r, token in zip(result.requests, result.token_ids, strict=True)],
             "fin": [[r.request_id, r.status.finish_reason] for r in result.finished],
             "free": pool.num_free,
-            "cached": len(pool.index),
+            "cached": pool.index.num_distinct(),
             "run": [r.request_id for r in self.scheduler.running],
             "wait": [r.request_id for r in self.scheduler.waiting],
         }
@@ -226,7 +226,7 @@ class Replay:
             "steps": self.steps,
             "final": {
                 "free_queue": free_queue,
-                "cached_free": [block for block in free_queue if pool.find_hash(block) is not None],
+                "cached_free": [block for block in free_queue if pool.is_cached(block)],
             },
             "requests": self._summaries,
             "stats": {

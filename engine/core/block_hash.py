@@ -1,9 +1,9 @@
-"""Names of full blocks: a hash chain over token ids, stable across processes and machines of one byte order."""
+"""Names of full blocks: a hash chain over token ids, stable across processes and machines."""
 
 from __future__ import annotations
 
 import hashlib
-from array import array
+import struct
 
 from engine.request import Request
 
@@ -24,10 +24,11 @@ def extend_block_hashes(request: Request, num_blocks: int, block_size: int) -> N
     if start >= num_blocks:
         return
     parent = hashes[-1] if hashes else _root(request.cache_salt)
-    tokens = array("i", request.all_token_ids[start * block_size : num_blocks * block_size]).tobytes()
-    stride = block_size * array("i").itemsize
+    num_tokens = (num_blocks - start) * block_size
+    tokens = struct.pack(f"<{num_tokens}i", *request.all_token_ids[start * block_size : num_blocks * block_size])
+    stride = block_size * 4
     blake2b = hashlib.blake2b
-    for offset in range(0, (num_blocks - start) * stride, stride):
+    for offset in range(0, len(tokens), stride):
         parent = blake2b(parent + tokens[offset : offset + stride], digest_size=DIGEST_BYTES).digest()
         hashes.append(parent)
 

@@ -33,7 +33,7 @@ class BlockManager:
         kv_policy: KvPolicy = "paged",
         watermark: float = 0.0,
     ) -> None:
-        self.pool = BlockPool(num_blocks)
+        self.pool = BlockPool(num_blocks, block_size)
         self.block_size = block_size
         self.max_model_len = max_model_len
         self.reserves_max_len = kv_policy == "contiguous"
@@ -50,16 +50,7 @@ class BlockManager:
         """Longest run of cached blocks from the first one, leaving at least one known token to compute."""
         if not self.caches_prefixes:
             return []
-        num_blocks = (request.num_tokens - 1) // self.block_size
-        extend_block_hashes(request, num_blocks, self.block_size)
-        hits: list[int] = []
-        find = self.pool.index.find
-        for block_hash in request.block_hashes[:num_blocks]:
-            block_id = find(block_hash)
-            if block_id is None:
-                break
-            hits.append(block_id)
-        return hits
+        return self.pool.index.find_longest_run(request, (request.num_tokens - 1) // self.block_size)
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks that a request of this many tokens holds."""
@@ -147,10 +138,7 @@ class BlockManager:
         start = request.num_registered_blocks
         if full <= start:
             return
-        extend_block_hashes(request, full, self.block_size)
-        register = self.pool.register
-        for i in range(start, full):
-            register(request.block_ids[i], request.block_hashes[i])
+        self.pool.register(request, start, request.block_ids[start:full])
         request.num_registered_blocks = full
 
     def has_shared_tail(self, request: Request) -> bool:
@@ -213,7 +201,9 @@ class BlockManager:
             for i, block_id in enumerate(request.block_ids):
                 positions = min(max(request.num_computed_tokens - i * self.block_size, 0), self.block_size)
                 written[block_id] = max(written.get(block_id, 0), positions, self._shared_written.get(block_id, 0))
-                if i < request.num_registered_blocks and self.pool.find_hash(block_id) != request.block_hashes[i]:
-                    raise IntegrityError(f"block {block_id} of {request!r} is registered under another content")
+                if i < request.num_registered_blocks:
+                    extend_block_hashes(request, i + 1, self.block_size)
+                    if self.pool.find_hash(block_id) != request.block_hashes[i]:
+                        raise IntegrityError(f"block {block_id} of {request!r} is registered under another content")
         if sum(written.values()) != self.num_kv_tokens:
             raise IntegrityError(f"{self.num_kv_tokens} KV tokens counted, {sum(written.values())} held")

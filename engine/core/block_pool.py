@@ -12,20 +12,21 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from engine.core.block_hash import BlockHash
-from engine.core.prefix_index import PrefixIndex
+from engine.core.prefix_index import CachedRun, PrefixIndex
 from engine.errors import ConfigError, IntegrityError
+from engine.request import Request
 
 
 class BlockPool:
     """Blocks 1 .. num_blocks - 1. Invariant: a block is in the free queue if and only if its reference count is 0."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int) -> None:
         if num_blocks < 2:
             raise ConfigError(f"num_blocks: must be at least 2, as block 0 is never used (got {num_blocks})")
         self.num_blocks = num_blocks
-        self.index = PrefixIndex()
+        self.index = PrefixIndex(block_size)
         self._ref_counts = [0] * num_blocks
-        self._hashes: list[BlockHash | None] = [None] * num_blocks
+        self._contents: list[CachedRun | None] = [None] * num_blocks
         # An OrderedDict gives append, prepend, pop from the front and removal from the middle, all O(1) in C.
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
         self.evictions: list[int] = []
@@ -49,7 +50,12 @@ class BlockPool:
 
     def find_hash(self, block_id: int) -> BlockHash | None:
         """The hash of the content cached in a block; None if it holds nothing reusable."""
-        return self._hashes[block_id]
+        run = self._contents[block_id]
+        return None if run is None else self.index.find_hash(run, block_id)
+
+    def is_cached(self, block_id: int) -> bool:
+        """Does the block hold content that a lookup may find?"""
+        return self._contents[block_id] is not None
 
     def free_queue(self) -> list[int]:
         """Free blocks in the order in which they will be taken."""
@@ -62,17 +68,13 @@ class BlockPool:
 
     def take(self, count: int) -> list[int]:
         """Pop `count` blocks from the front; cached content in them is evicted. The caller checked `num_free`."""
-        free, hashes, ref_counts = self._free, self._hashes, self._ref_counts
-        taken = []
-        for _ in range(count):
-            block_id, _ = free.popitem(last=False)
-            block_hash = hashes[block_id]
-            if block_hash is not None:
-                self.index.remove(block_hash, block_id)
-                hashes[block_id] = None
-                self.evictions.append(block_id)
+        pop, contents, ref_counts = self._free.popitem, self._contents, self._ref_counts
+        taken = [pop(False)[0] for _ in range(count)]
+        for block_id in taken:
             ref_counts[block_id] = 1
-            taken.append(block_id)
+            if contents[block_id] is not None:
+                self.forget(block_id)
+                self.evictions.append(block_id)
         return taken
 
     def touch(self, block_ids: Iterable[int]) -> None:
@@ -83,24 +85,25 @@ class BlockPool:
                 del self._free[block_id]
             ref_counts[block_id] += 1
 
-    def register(self, block_id: int, block_hash: BlockHash) -> None:
-        """Make a full block findable by its content."""
-        self._hashes[block_id] = block_hash
-        self.index.add(block_hash, block_id)
+    def register(self, request: Request, start: int, block_ids: Sequence[int]) -> None:
+        """Make the blocks that hold the request's full blocks from `start` on findable by their contents."""
+        run = self.index.add(request, start, block_ids)
+        for block_id in block_ids:
+            self._contents[block_id] = run
 
     def forget(self, block_id: int) -> None:
-        """Make a held block's content unfindable, because it is about to be overwritten."""
-        block_hash = self._hashes[block_id]
-        if block_hash is not None:
-            self.index.remove(block_hash, block_id)
-            self._hashes[block_id] = None
+        """Make a block's content unfindable, because it is about to be overwritten."""
+        run = self._contents[block_id]
+        if run is not None:
+            self.index.remove(run, block_id)
+            self._contents[block_id] = None
 
     def release(self, block_ids: Sequence[int]) -> list[int]:
         """Drop one reference from each block of a table, last block first; returns those that became free.
 
         Uncached ones go to the front (the last of the table is reused first), cached ones to the back.
         """
-        ref_counts, hashes, free = self._ref_counts, self._hashes, self._free
+        ref_counts, contents, free = self._ref_counts, self._contents, self._free
         uncached: list[int] = []
         freed: list[int] = []
         for block_id in reversed(block_ids):
@@ -108,7 +111,7 @@ class BlockPool:
             if ref_counts[block_id]:
                 continue
             freed.append(block_id)
-            if hashes[block_id] is None:
+            if contents[block_id] is None:
                 uncached.append(block_id)
             else:
                 free[block_id] = None
@@ -134,11 +137,9 @@ class BlockPool:
             raise IntegrityError(f"free queue differs from unreferenced blocks: {should_be_free ^ set(self._free)}")
         if counts[0]:
             raise IntegrityError("block 0 is never used, but a table holds it")
-        indexed = dict[int, BlockHash]()
-        for block_hash, block_id in self.index.items():
-            indexed[block_id] = block_hash
-        hashed = {i: h for i, h in enumerate(self._hashes) if h is not None}
-        if indexed != hashed:
-            raise IntegrityError(
-                f"prefix index and block contents differ: {sorted(indexed.keys() ^ hashed.keys())[:8]}"
-            )
+        cached = {i for i in range(self.num_blocks) if self._contents[i] is not None}
+        by_hash: dict[BlockHash, set[int]] = {}
+        for block_id in cached:
+            by_hash.setdefault(self.find_hash(block_id) or b"", set()).add(block_id)
+        if by_hash != self.index.blocks_by_hash():
+            raise IntegrityError("prefix index and block contents differ")

@@ -1,46 +1,81 @@
-"""From block hash to the block that holds that content."""
+"""From the content of full blocks to the blocks that hold it.
+
+Naming a block costs a hash, and most cached blocks are evicted without anybody ever asking for them. So blocks enter
+unnamed, as a run that remembers whose tokens they hold; a run is named when a lookup arrives whose first block equals
+the run's first block, which is the only kind of lookup that could hit it. What is found, and in which order, is the
+same as if every block were named at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
-from engine.core.block_hash import BlockHash
+from engine.core.block_hash import BlockHash, extend_block_hashes
+from engine.request import Request
+
+
+class CachedRun:
+    """Full blocks of one request that were cached together. Holds the request's tokens for as long as one of its blocks
+    is cached."""
+
+    __slots__ = ("first_hash", "is_named", "positions", "request")
+
+    def __init__(self, request: Request, start: int, block_ids: Sequence[int]) -> None:
+        self.request = request
+        self.first_hash = request.block_hashes[0]
+        self.positions = dict(zip(block_ids, range(start, start + len(block_ids)), strict=True))
+        """Block id -> which block of the request it is; evicted blocks are gone from it."""
+        self.is_named = False
 
 
 class PrefixIndex:
-    """Hash -> block id; several blocks may hold the same content.
+    """Block hash -> block id; several blocks may hold the same content.
 
     A block filled with content that is already cached is not merged with the older one: both keep the hash, and a
     lookup returns the one registered first that is still there. Ties are rare, so the common entry is a bare id and
     only a duplicate becomes a dict (kept in order of registration).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
         self._entries: dict[BlockHash, int | dict[int, None]] = {}
-        # Bound once: the block manager asks once per block of every prompt.
-        self._get = self._entries.get
+        self._unnamed: dict[BlockHash, dict[CachedRun, None]] = {}
 
-    def __len__(self) -> int:
-        """Number of distinct hashes."""
-        return len(self._entries)
+    def find_longest_run(self, request: Request, most: int) -> list[int]:
+        """Blocks that hold the longest cached prefix of the request's first `most` full blocks."""
+        if most <= 0:
+            return []
+        extend_block_hashes(request, 1, self._block_size)
+        first_hash = request.block_hashes[0]
+        self._name(first_hash)
+        if first_hash not in self._entries:
+            return []
+        hits: list[int] = []
+        for position in range(most):
+            if position == len(request.block_hashes):
+                # Doubling: a short hit costs few hashes, a long one few calls.
+                extend_block_hashes(request, min(2 * position, most), self._block_size)
+            entry = self._entries.get(request.block_hashes[position])
+            if entry is None:
+                break
+            hits.append(next(iter(entry)) if isinstance(entry, dict) else entry)
+        return hits
 
-    def find(self, block_hash: BlockHash) -> int | None:
-        """The oldest block with this content; None if there is none."""
-        entry = self._get(block_hash)
-        if entry is None or entry.__class__ is int:
-            return entry
-        return next(iter(entry))  # type: ignore[arg-type]
+    def add(self, request: Request, start: int, block_ids: Sequence[int]) -> CachedRun:
+        """Enter the blocks that hold the request's full blocks from `start` on."""
+        extend_block_hashes(request, 1, self._block_size)
+        run = CachedRun(request, start, block_ids)
+        self._unnamed.setdefault(run.first_hash, {})[run] = None
+        return run
 
-    def add(self, block_hash: BlockHash, block_id: int) -> None:
-        entry = self._get(block_hash)
-        if entry is None:
-            self._entries[block_hash] = block_id
-        elif isinstance(entry, dict):
-            entry[block_id] = None
-        else:
-            self._entries[block_hash] = {entry: None, block_id: None}
-
-    def remove(self, block_hash: BlockHash, block_id: int) -> None:
+    def remove(self, run: CachedRun, block_id: int) -> None:
+        """The content of a block of `run` is dropped."""
+        position = run.positions.pop(block_id)
+        if not run.is_named:
+            if not run.positions:
+                self._discard(run)
+            return
+        block_hash = run.request.block_hashes[position]
         entry = self._entries[block_hash]
         if isinstance(entry, dict):
             del entry[block_id]
@@ -48,8 +83,39 @@ class PrefixIndex:
                 return
         del self._entries[block_hash]
 
-    def items(self) -> Iterator[tuple[BlockHash, int]]:
-        """Every (hash, block id) pair, duplicates included."""
-        for block_hash, entry in self._entries.items():
-            for block_id in entry if isinstance(entry, dict) else (entry,):
-                yield block_hash, block_id
+    def num_distinct(self) -> int:
+        """Number of different cached contents; names everything."""
+        for first_hash in list(self._unnamed):
+            self._name(first_hash)
+        return len(self._entries)
+
+    def find_hash(self, run: CachedRun, block_id: int) -> BlockHash:
+        """The name of a block of `run`."""
+        position = run.positions[block_id]
+        extend_block_hashes(run.request, position + 1, self._block_size)
+        return run.request.block_hashes[position]
+
+    def blocks_by_hash(self) -> dict[BlockHash, set[int]]:
+        """Every entry; names everything. For checks."""
+        self.num_distinct()
+        return {h: set(entry) if isinstance(entry, dict) else {entry} for h, entry in self._entries.items()}
+
+    def _name(self, first_hash: BlockHash) -> None:
+        for run in self._unnamed.pop(first_hash, ()):
+            run.is_named = True
+            extend_block_hashes(run.request, max(run.positions.values()) + 1, self._block_size)
+            for block_id, position in run.positions.items():
+                self._enter(run.request.block_hashes[position], block_id)
+
+    def _enter(self, block_hash: BlockHash, block_id: int) -> None:
+        entry = self._entries.setdefault(block_hash, block_id)
+        if isinstance(entry, dict):
+            entry[block_id] = None
+        elif entry != block_id:
+            self._entries[block_hash] = {entry: None, block_id: None}
+
+    def _discard(self, run: CachedRun) -> None:
+        runs = self._unnamed[run.first_hash]
+        del runs[run]
+        if not runs:
+            del self._unnamed[run.first_hash]

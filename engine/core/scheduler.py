@@ -157,6 +157,12 @@ class Scheduler:
         parent.decode_until = child.decode_until = 0
         self.running.append(child)
 
+    def extend(self, request: Request, token: int) -> None:
+        """Give an unfinished request a token that was chosen outside of `update` (beam search); it does not end by it."""
+        request.all_token_ids.append(token)
+        request.num_tokens += 1
+        request.decode_until = 0
+
     def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> list[Request]:
         """End requests from outside (abort, error), wherever they are; unknown ids are ignored. Returns those ended."""
         ended = []
@@ -217,6 +223,7 @@ class Scheduler:
                 continue
             token = sampled.get(request.request_id)
             if token is None:  # a beam that waits for the others of its search: nothing to compute until then
+                request.decode_until = 0
                 continue
             requests.append(request)
             tokens.append(token)

@@ -40,6 +40,8 @@ class TrialOutcome:
     """VALID, SUSPECT or INVALID."""
     fingerprint: str | None = None
     """Of the scheduling decisions."""
+    binding: Mapping[str, Any] | None = None
+    """What limited admission: shares of busy steps by cause, with a verdict."""
     engine: Mapping[str, Any] | None = None
     """Resolved engine parameters."""
     run_path: str | None = None

@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.attainment import SloPolicy
+from workbench.metrics.binding import Binding, binding_of
 from workbench.metrics.records import RunRecord
 from workbench.metrics.summary import RunSummary, summarize
 from workbench.metrics.verdict import Expectations, Verdict, judge
@@ -34,6 +35,11 @@ class RunResult:
     summary: RunSummary
     verdict: Verdict
 
+    @property
+    def binding(self) -> Binding | None:
+        """What limited admission; None for a foreign endpoint."""
+        return binding_of(self.record)
+
     def to_json(self) -> dict[str, Any]:
         """The object of `workbench run --json`."""
         return {
@@ -43,6 +49,7 @@ class RunResult:
             "classes": {name: metrics.to_dict() for name, metrics in self.summary.classes.items()},
             "verdict": self.verdict.status.value,
             "reasons": self.verdict.messages,
+            "binding": None if self.binding is None else self.binding.to_dict(),
             "decision_fingerprint": self.record.decision_fingerprint,
             "workload_fingerprint": self.workload.fingerprint,
         }

@@ -92,6 +92,7 @@ def trial_json(record: TrialRecord) -> dict[str, Any]:
         "run": outcome.run_path,
         "duration_s": outcome.duration_s,
         "decision_fingerprint": outcome.fingerprint,
+        "binding": outcome.binding,
     }
 
 

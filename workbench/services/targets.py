@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
-from engine.errors import ConfigError
+from engine.errors import ConfigError, ModelLoadError
+from engine.models.loader import find_spec
 from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.records import RunRecord
 from workbench.scenario import Scenario, engine_spec
 from workbench.scenario.target import EmbeddedTarget as EmbeddedSpec
+from workbench.scenario.target import EndpointTarget as EndpointSpec
 from workbench.workload.records import ModelLimits, Workload
 
 
@@ -35,4 +38,33 @@ def build_target(scenario: Scenario, params: Mapping[str, Any]) -> RunnableTarge
         from workbench.loadgen.embedded import EmbeddedTarget
 
         return EmbeddedTarget(engine_spec(scenario, **params))
+    if isinstance(scenario.target, EndpointSpec):
+        return _endpoint(scenario, scenario.target, params)
     raise ConfigError(f"target: {scenario.target.kind} is not available in this version. Use kind: embedded")
+
+
+def _endpoint(scenario: Scenario, spec: EndpointSpec, params: Mapping[str, Any]) -> RunnableTarget:
+    from workbench.loadgen.endpoint import FALLBACK_VOCAB_SIZE, EndpointTarget
+
+    if params:
+        raise ConfigError(
+            f"target: the engine parameters of an endpoint are set where it was started (got {', '.join(params)}). "
+            "Use kind: embedded to tune them"
+        )
+    return EndpointTarget(
+        spec.url,
+        model=spec.model,
+        api_key_env=spec.api_key_env,
+        timeout_s=spec.timeout_s,
+        vocab_size=_find_vocab_size(scenario.model) or FALLBACK_VOCAB_SIZE,
+    )
+
+
+def _find_vocab_size(model: str) -> int | None:
+    """Of the scenario's model where that is on this machine; None otherwise: nothing is downloaded for it."""
+    if "/" in model and not Path(model).expanduser().exists():
+        return None
+    try:
+        return find_spec(model).vocab_size
+    except ModelLoadError:
+        return None

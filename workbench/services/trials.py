@@ -93,6 +93,7 @@ def outcome_of(result: RunResult, *, run_path: str | None, duration_s: float) ->
         classes={name: each.to_dict() for name, each in result.summary.classes.items()},
         verdict=result.verdict.status.value,
         fingerprint=result.record.decision_fingerprint,
+        binding=None if result.binding is None else result.binding.to_dict(),
         engine=dict(result.record.engine),
         run_path=run_path,
         duration_s=duration_s,

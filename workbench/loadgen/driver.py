@@ -1,0 +1,238 @@
+"""The in-process loop: feeds an engine core from a workload, on whatever clock it is given.
+
+The driver is the engine's own front door, so a request that becomes due while a step runs counts as handed over at
+its intended arrival: the wait for the step to end is queue time. Only a concurrency cap, or a late wake-up, is client
+lag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from engine.clock import Clock, VirtualClock
+from engine.errors import RequestRefused
+from engine.outputs import RequestOutput
+from engine.request import Request
+from engine.sampling_params import SamplingParams
+from engine.stats import StepStats
+from workbench.loadgen.errors import RunFailed
+from workbench.loadgen.observation import Observation
+from workbench.loadgen.pacing import pacing_of
+from workbench.loadgen.target import Progress, ProgressCallback
+from workbench.metrics.records import Outcome, RunRecord
+from workbench.workload.records import Workload
+
+_STEPS_PER_REPORT = 32
+_PATIENCE = 16
+"""Waiting requests passed over before the search for newly admitted ones ends."""
+
+
+class Core(Protocol):
+    """What the driver needs of an engine core."""
+
+    @property
+    def step_stats(self) -> Sequence[StepStats]:
+        """Grows by one per step that scheduled something."""
+        ...
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request. Raises `engine.errors.RequestRefused` for one that can never be served."""
+        ...
+
+    def has_unfinished(self) -> bool: ...
+
+    def step(self) -> Sequence[RequestOutput]:
+        """Schedule, execute, update; returns the news."""
+        ...
+
+    def abort(self, request_id: str) -> None: ...
+
+
+def drive(
+    core: Core,
+    workload: Workload,
+    clock: Clock,
+    *,
+    engine: Mapping[str, Any] | None = None,
+    deadline_s: float | None = None,
+    on_progress: ProgressCallback | None = None,
+) -> RunRecord:
+    """Issue every request of the workload and step the core until all have ended, or until `deadline_s`.
+
+    At the deadline what is open is aborted and stays UNFINISHED; requests not due by then were not issued. Raises
+    `RunFailed` with the partial record when a step raises; `engine` is stored in the record as it is.
+    """
+    run = _Run(core, workload, clock, deadline_s, on_progress)
+    described = dict(engine or {})
+    try:
+        run.to_end()
+    except _Broken as broken:
+        error = broken.__cause__
+        message = f"the engine broke after {len(run.steps)} steps: {type(error).__name__}: {error}"
+        raise RunFailed(message, run.record(described)) from error
+    return run.record(described)
+
+
+class _Broken(Exception):
+    """The core raised; `__cause__` says what."""
+
+
+class _Run:
+    """State of one run. Times inside are seconds from its start."""
+
+    def __init__(
+        self,
+        core: Core,
+        workload: Workload,
+        clock: Clock,
+        deadline_s: float | None,
+        on_progress: ProgressCallback | None,
+    ) -> None:
+        self.core, self.workload, self.clock = core, workload, clock
+        self.deadline_s, self.on_progress = deadline_s, on_progress
+        self.pacing = pacing_of(workload)
+        self.seen = Observation(workload)
+        self.cap = workload.max_concurrency if workload.max_concurrency is not None else len(workload) + 1
+        self.rows: dict[str, int] = {}  # open requests: id -> row
+        self.unscheduled: dict[int, Request] = {}  # row -> request not yet part of a step, in order of sending
+        self.num_steps_before = len(core.step_stats)
+        self.start_s = clock.now()
+        self.awake_s = 0.0  # never earlier than this again
+        self.busy_until_s = 0.0  # end of the last step
+        self.num_free_while_busy = self.cap  # slots under the cap during the last step
+
+    @property
+    def steps(self) -> Sequence[StepStats]:
+        return self.core.step_stats[self.num_steps_before :]
+
+    def now_s(self) -> float:
+        return max(self.clock.now() - self.start_s, self.awake_s)
+
+    def to_end(self) -> None:
+        num_steps = 0
+        while True:
+            now_s = self.now_s()
+            if self.deadline_s is not None and now_s >= self.deadline_s:
+                self._stop()
+                break
+            self._send_due(now_s)
+            if self.core.has_unfinished():
+                self._step()
+                num_steps += 1
+                if num_steps % _STEPS_PER_REPORT == 0:
+                    self._report()
+            else:
+                due_s = self.pacing.next_due_s()
+                if due_s is None:
+                    break
+                wake_s = due_s if self.deadline_s is None else min(due_s, self.deadline_s)
+                self.clock.sleep_until(self.start_s + wake_s)
+                self.awake_s = wake_s  # start + wake - start may round to less than wake
+        self._report()
+
+    def _send_due(self, now_s: float) -> None:
+        free_at_arrival = self.num_free_while_busy
+        while len(self.rows) < self.cap:
+            due_s = self.pacing.next_due_s()
+            if due_s is None or due_s > now_s:
+                break
+            row, arrival_s = self.pacing.take()
+            during_step = arrival_s <= self.busy_until_s and free_at_arrival > 0
+            free_at_arrival -= 1
+            self._send(row, arrival_s, arrival_s if during_step else now_s)
+        self.num_free_while_busy = self.cap - len(self.rows)
+
+    def _send(self, row: int, arrival_s: float, sent_s: float) -> None:
+        self.seen.issue(row, arrival_s, sent_s)
+        request = self._request(row, self.start_s + arrival_s)
+        try:
+            self.core.add_request(request)
+        except RequestRefused as refusal:
+            self.seen.end(row, Outcome.REJECTED, str(refusal))
+            self.pacing.ended(self.now_s())
+            return
+        except Exception as error:
+            raise _Broken from error
+        self.rows[request.request_id] = row
+        self.unscheduled[row] = request
+
+    def _request(self, row: int, arrival_time_s: float) -> Request:
+        sampling = SamplingParams(max_tokens=int(self.workload.max_output_tokens[row]), ignore_eos=True)
+        return Request(
+            self.workload.request_ids[row],
+            self.workload.prompt_token_ids(row).tolist(),
+            sampling,
+            arrival_time_s=arrival_time_s,
+            priority=int(self.workload.priority[row]),
+        )
+
+    def _step(self) -> None:
+        begin_s = self.now_s()
+        try:
+            outputs = self.core.step()
+        except Exception as error:
+            raise _Broken from error
+        now_s = self.busy_until_s = self.now_s()
+        if self.unscheduled:
+            self._note_first_scheduled(begin_s)
+        seen, rows = self.seen, self.rows
+        for output in outputs:
+            row = rows.get(output.request_id)
+            if row is None:
+                continue
+            if output.new_token_ids:
+                seen.tokens(row, len(output.new_token_ids), now_s)
+            if output.finish_reason is not None:
+                seen.num_cached_tokens[row] = output.num_cached_tokens
+                seen.num_preemptions[row] = output.num_preemptions
+                seen.finish(row, output.finish_reason)
+                self.unscheduled.pop(row, None)
+                del rows[output.request_id]
+                self.pacing.ended(now_s)
+
+    def _note_first_scheduled(self, step_start_s: float) -> None:
+        """A request that knows its prefix hit has been admitted; those that do not are still waiting.
+
+        Mostly the oldest are admitted, so the search ends early; where more are missing than the engine says are
+        waiting, the order was another one and all are looked at.
+        """
+        self._note_admitted(step_start_s, patience=_PATIENCE)
+        stats = self.core.step_stats
+        if stats and len(self.unscheduled) > stats[-1].num_waiting:
+            self._note_admitted(step_start_s, patience=len(self.unscheduled))
+
+    def _note_admitted(self, step_start_s: float, *, patience: int) -> None:
+        admitted = []
+        for row, request in self.unscheduled.items():
+            if request.num_cached_tokens is not None:
+                admitted.append(row)
+            elif (patience := patience - 1) < 0:
+                break
+        for row in admitted:
+            del self.unscheduled[row]
+            self.seen.first_scheduled_s[row] = step_start_s
+
+    def _stop(self) -> None:
+        """The deadline: what is due but held back was issued too; what is open is aborted."""
+        while (due_s := self.pacing.next_due_s()) is not None and due_s < (self.deadline_s or 0.0):
+            row, arrival_s = self.pacing.take()
+            self.seen.issue(row, arrival_s, float("nan"))
+        for request_id in list(self.rows):
+            self.core.abort(request_id)
+
+    def _report(self) -> None:
+        if self.on_progress is not None:
+            self.on_progress(
+                Progress(
+                    elapsed_s=self.now_s(),
+                    num_requests=len(self.workload),
+                    num_sent=len(self.seen.issued),
+                    num_ended=self.seen.num_ended,
+                    num_output_tokens=self.seen.num_output_tokens,
+                )
+            )
+
+    def record(self, engine: Mapping[str, Any]) -> RunRecord:
+        clock = "virtual" if isinstance(self.clock, VirtualClock) else "wall"
+        return self.seen.record(self.steps, start_s=self.start_s, end_s=self.now_s(), clock=clock, engine=engine)

@@ -1,0 +1,135 @@
+"""What a sweep varies and what it wants."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from engine.config import EngineConfig, engine_field_names
+from engine.errors import ConfigError, suggest
+from workbench.scenario.base import Count, Integer, Positive, Spec, WholeNumber, problem
+
+RATES = ("goodput_rps", "slo_attainment", "requests_per_s", "output_tokens_per_s", "total_tokens_per_s")
+"""Objectives to maximise."""
+LATENCIES = tuple(
+    f"{metric}.{statistic}"
+    for metric in ("ttft_s", "tpot_s", "itl_s", "e2el_s", "queue_s")
+    for statistic in ("mean", "p50", "p90", "p95", "p99", "max")
+)
+"""Objectives to minimise."""
+
+Number = Integer | Annotated[float, Field(strict=True)]
+
+
+class Dimension(Spec):
+    """One searched engine parameter: `{low, high}` with `log` or `step`, or `{choices}`."""
+
+    low: Number | None = None
+    high: Number | None = None
+    log: bool = False
+    """Search on a logarithmic scale."""
+    step: Positive | None = None
+    """Distance of neighbouring values, counted from `low`."""
+    choices: tuple[bool | int | float | str | None, ...] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Dimension:
+        if self.choices is not None:
+            if self.low is not None or self.high is not None or self.log or self.step is not None:
+                raise problem("choices", "excludes low, high, log and step. Keep one way")
+            if not self.choices:
+                raise problem("choices", "must not be empty")
+            return self
+        if self.low is None or self.high is None:
+            raise problem("low" if self.low is None else "high", "is missing: give low and high, or choices")
+        if self.high < self.low:
+            raise problem("high", f"must be at least low ({self.low}, got {self.high})")
+        if self.log and self.step is not None:
+            raise problem("step", "excludes log: true. Keep one of them")
+        if self.log and not self.low > 0:
+            raise problem("low", f"must be over 0 with log: true (got {self.low})")
+        if self.is_integer and self.step is not None and self.step != int(self.step):
+            raise problem("step", f"must be a whole number between whole bounds (got {self.step})")
+        return self
+
+    @property
+    def is_integer(self) -> bool:
+        """True for a range of whole numbers."""
+        return self.choices is None and isinstance(self.low, int) and isinstance(self.high, int)
+
+    @property
+    def smallest(self) -> float | None:
+        """The least number in it; None where there is none."""
+        if self.choices is None:
+            return self.low
+        numbers = [choice for choice in self.choices if isinstance(choice, (int, float))]
+        return min(numbers, default=None)
+
+    @property
+    def largest(self) -> float | None:
+        """The greatest number in it; None where there is none."""
+        if self.choices is None:
+            return self.high
+        numbers = [choice for choice in self.choices if isinstance(choice, (int, float))]
+        return max(numbers, default=None)
+
+
+class Search(Spec):
+    """An Optuna study over engine parameters."""
+
+    trials: Count = 16
+    """Trials in all, the default configuration (trial 0) included."""
+    sampler: Literal["tpe", "gp", "cmaes", "nsga2", "nsga3", "qmc", "random", "grid"] = "tpe"
+    objective: str = "goodput_rps"
+    """A rate (maximised) such as goodput_rps or a latency statistic (minimised) such as ttft_s.p95."""
+    seed: WholeNumber | None = None
+    """Seed of the sampler; null = the scenario's."""
+    space: Annotated[dict[str, Dimension], Field(min_length=1)]
+    """Engine parameter -> its values."""
+
+    @property
+    def maximize(self) -> bool:
+        return self.objective in RATES
+
+    @field_validator("objective")
+    @classmethod
+    def _check_objective(cls, value: str) -> str:
+        if value not in (*RATES, *LATENCIES):
+            raise problem("", f"is not an objective. {suggest(value, (*RATES, *LATENCIES))}")
+        return value
+
+    @model_validator(mode="after")
+    def _check_space(self) -> Search:
+        for name, dimension in self.space.items():
+            if name not in engine_field_names():
+                raise problem(f"space.{name}", f"is not an engine parameter. {suggest(name, engine_field_names())}")
+            ends = {f"choices.{index}": choice for index, choice in enumerate(dimension.choices or ())}
+            if dimension.choices is None:
+                ends = {"low": dimension.low, "high": dimension.high}
+            for key, value in ends.items():
+                rule = broken_rule(name, value)
+                if rule:
+                    raise problem(f"space.{name}.{key}", rule)
+        budget, seqs = self.space.get("max_num_batched_tokens"), self.space.get("max_num_seqs")
+        if budget and seqs and (budget.largest or 0) < (seqs.smallest or 0):
+            raise problem(
+                "space.max_num_batched_tokens",
+                f"must reach max_num_seqs somewhere (got at most {budget.largest} < {seqs.smallest})",
+            )
+        return self
+
+
+def broken_rule(name: str, value: object) -> str | None:
+    """What is wrong with this value of this one engine parameter, whatever the others are."""
+    if isinstance(value, (list, dict)):
+        return "must be a single value"
+    try:
+        EngineConfig.from_dict({name: value})
+    except ConfigError as error:
+        blamed, _, rule = str(error).partition(": ")
+        if blamed == name and " < " not in rule and " > " not in rule:
+            return rule
+        if blamed not in engine_field_names():
+            return str(error)  # a size that cannot be read does not name its field
+    return None

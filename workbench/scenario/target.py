@@ -1,0 +1,54 @@
+"""Where the load goes, discriminated by `kind`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from workbench.scenario.base import Count, Duration, Spec, problem
+
+
+class EmbeddedTarget(Spec):
+    """The engine of this project, in process, on the wall clock."""
+
+    kind: Literal["embedded"]
+
+
+class SimulatedTarget(Spec):
+    """The same scheduler with a cost model of a GPU that is not here, on a virtual clock."""
+
+    kind: Literal["simulated"]
+    gpu: str
+    """Name in the catalogue, for example h100-sxm."""
+    tensor_parallel_size: Count = 1
+
+
+class EndpointTarget(Spec):
+    """Any OpenAI-compatible server."""
+
+    kind: Literal["endpoint"]
+    url: str
+    """For example http://localhost:8000 (with or without /v1)."""
+    model: str | None = None
+    """Name sent with each request; null = the first the server lists."""
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the key; the key itself is never stored."""
+    timeout_s: Duration = 600.0
+    """Longest wait for one response."""
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        if not re.match(r"https?://[^/\s]+", value):
+            raise problem("", "must be an http:// or https:// address")
+        return value.rstrip("/")
+
+
+def _with_kind(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+AnyTarget = Annotated[EmbeddedTarget | SimulatedTarget | EndpointTarget, Field(discriminator="kind")]
+TargetSpec = Annotated[AnyTarget, BeforeValidator(_with_kind, json_schema_input_type=str | AnyTarget)]

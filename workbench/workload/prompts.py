@@ -1,0 +1,112 @@
+"""Where prompt tokens come from. Produced per request when asked for, never all at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from workbench.workload.randomness import stream
+
+TokenArray = npt.NDArray[np.int32]
+IntArray = npt.NDArray[np.int64]
+
+
+class PromptSource(Protocol):
+    """Gives the prompt of each request."""
+
+    def token_ids(self, index: int) -> TokenArray:
+        """[num_prompt_tokens of request `index`] token ids; equal on every call and in every process."""
+        ...
+
+    def fingerprint(self) -> bytes:
+        """Digest of everything the token ids depend on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """Which token ids a prompt may hold."""
+
+    size: int
+    """Ids are below this."""
+    first_id: int = 0
+    """Ids below this are special tokens that never occur in a prompt."""
+
+    def draw(self, rng: np.random.Generator, count: int) -> TokenArray:
+        """[count] uniform token ids."""
+        return rng.integers(self.first_id, self.size, size=count, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomPrompts:
+    """Random tokens behind an optional shared prefix, seeded per request by content: class name and index in it."""
+
+    seed: int
+    vocabulary: Vocabulary
+    class_names: tuple[str, ...]
+    class_index: IntArray
+    index_in_class: IntArray
+    num_prompt_tokens: IntArray
+    num_prefix_tokens: IntArray
+    """Leading tokens shared with the other requests of the class and group."""
+    prefix_group: IntArray
+    """-1 without a shared prefix."""
+
+    def token_ids(self, index: int) -> TokenArray:
+        name = self.class_names[self.class_index[index]]
+        num_prefix = int(self.num_prefix_tokens[index])
+        own = self.vocabulary.draw(
+            stream(self.seed, "prompt", name, int(self.index_in_class[index])),
+            int(self.num_prompt_tokens[index]) - num_prefix,
+        )
+        if num_prefix == 0:
+            return own
+        shared = self.vocabulary.draw(stream(self.seed, "prefix", name, int(self.prefix_group[index])), num_prefix)
+        return np.concatenate([shared, own])
+
+    def fingerprint(self) -> bytes:
+        digest = _digest("random", self.seed, self.vocabulary.size, self.vocabulary.first_id)
+        for column in (self.index_in_class, self.num_prefix_tokens, self.prefix_group):
+            digest.update(column.tobytes())
+        return digest.digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedPrompts:
+    """Prompts made of blocks named by ids, as in hash-id traces: equal leading ids give equal leading tokens."""
+
+    seed: int
+    vocabulary: Vocabulary
+    block_tokens: int
+    """Tokens per block (after length scaling); a request's last block may be cut."""
+    block_ids: IntArray
+    """Ids of all requests, request after request."""
+    block_offsets: IntArray
+    """[n + 1] row i's ids are `block_ids[block_offsets[i] : block_offsets[i + 1]]`."""
+    num_prompt_tokens: IntArray
+
+    def token_ids(self, index: int) -> TokenArray:
+        ids = self.block_ids[self.block_offsets[index] : self.block_offsets[index + 1]]
+        count = int(self.num_prompt_tokens[index])
+        blocks = [
+            self.vocabulary.draw(stream(self.seed, "block", int(block)), self.block_tokens)
+            for block in ids[: -(-count // self.block_tokens)]
+        ]
+        missing = count - len(blocks) * self.block_tokens
+        if missing > 0:  # fewer ids than the length needs: the rest is the request's own
+            blocks.append(self.vocabulary.draw(stream(self.seed, "rest", index), missing))
+        return np.concatenate(blocks)[:count] if blocks else np.zeros(0, dtype=np.int32)
+
+    def fingerprint(self) -> bytes:
+        digest = _digest("hashed", self.seed, self.vocabulary.size, self.vocabulary.first_id, self.block_tokens)
+        digest.update(self.block_ids.tobytes())
+        digest.update(self.block_offsets.tobytes())
+        return digest.digest()
+
+
+def _digest(kind: str, *numbers: int) -> blake2b:
+    return blake2b(" ".join([kind, *map(str, numbers)]).encode(), digest_size=32)

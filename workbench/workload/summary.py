@@ -1,0 +1,96 @@
+"""What was really generated: realised rate, burstiness and lengths, and the fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from workbench.scenario.arrivals import (
+    AllAtOnce,
+    ArrivalSpec,
+    ClosedLoop,
+    ConstantArrivals,
+    GammaArrivals,
+    PoissonArrivals,
+    RampArrivals,
+    StagesArrivals,
+)
+from workbench.scenario.schema import WorkloadSpec
+from workbench.workload.columns import ClampCounts, Columns, IntArray
+from workbench.workload.prompts import PromptSource
+from workbench.workload.records import ClassSummary, ClosedLoopPacing, LengthSummary, WorkloadSummary
+from workbench.workload.traces.table import ImportReport
+
+
+def summarize_workload(
+    spec: WorkloadSpec, columns: Columns, over_long: str, source: ImportReport | None
+) -> WorkloadSummary:
+    """Realised figures of the columns."""
+    times = columns.arrival_s
+    is_timed = not isinstance(spec.arrivals, (AllAtOnce, ClosedLoop)) and len(times) > 2 and times[-1] > times[0]
+    gaps = np.diff(times)
+    return WorkloadSummary(
+        num_requests=len(times),
+        span_s=float(times[-1] - times[0]) if is_timed else None,
+        asked_rate_per_s=asked_rate(spec.arrivals),
+        rate_per_s=float(len(gaps) / (times[-1] - times[0])) if is_timed else None,
+        cv=float(gaps.std() / gaps.mean()) if is_timed else None,
+        classes={name: _class_summary(columns, number, name) for number, name in enumerate(columns.class_names)},
+        over_long=over_long,
+        source=source,
+    )
+
+
+def asked_rate(arrivals: ArrivalSpec) -> float | None:
+    """Mean rate that the scenario states, requests/s; None where it states none."""
+    match arrivals:
+        case ConstantArrivals() | PoissonArrivals() | GammaArrivals():
+            return arrivals.rate
+        case RampArrivals():
+            return (arrivals.start_rate + arrivals.end_rate) / 2
+        case StagesArrivals():
+            total = sum(stage.duration for stage in arrivals.stages)
+            return sum(stage.rate * stage.duration for stage in arrivals.stages) / total
+        case _:
+            return None
+
+
+def _class_summary(columns: Columns, number: int, name: str) -> ClassSummary:
+    rows = columns.class_index == number
+    clamps = columns.clamps.get(name, ClampCounts())
+    return ClassSummary(
+        num_requests=int(np.count_nonzero(rows)),
+        input_tokens=summarize_lengths(columns.num_prompt_tokens[rows]),
+        output_tokens=summarize_lengths(columns.max_output_tokens[rows]),
+        num_raised=clamps.num_raised,
+        num_lowered=clamps.num_lowered,
+        num_clipped=clamps.num_clipped,
+        num_dropped=clamps.num_dropped,
+    )
+
+
+def summarize_lengths(tokens: IntArray) -> LengthSummary | None:
+    """Mean and percentiles; None for no rows."""
+    if len(tokens) == 0:
+        return None
+    p50, p90, p95, p99 = np.percentile(tokens, [50, 90, 95, 99]).tolist()
+    return LengthSummary(mean=float(tokens.mean()), p50=p50, p90=p90, p95=p95, p99=p99, max=int(tokens.max()))
+
+
+def fingerprint(
+    columns: Columns, prompts: PromptSource, pacing: ClosedLoopPacing | None, max_concurrency: int | None
+) -> str:
+    """sha256 over every column, the prompts' digest and the pacing."""
+    digest = hashlib.sha256(repr((columns.class_names, pacing, max_concurrency)).encode())
+    for column in (
+        columns.class_index,
+        columns.index_in_class,
+        columns.arrival_s,
+        columns.num_prompt_tokens,
+        columns.max_output_tokens,
+        columns.priority,
+    ):
+        digest.update(np.ascontiguousarray(column).tobytes())
+    digest.update(prompts.fingerprint())
+    return digest.hexdigest()
