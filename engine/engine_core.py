@@ -60,8 +60,8 @@ class EngineCore:
         if needed > usable:
             raise RequestRefused(
                 f"request {request.request_id!r}: {length} prompt + {longest - length} output tokens need {needed} "
-                f"blocks of {blocks.block_size}, but the pool has {usable}. Lower max_tokens, shorten the prompt or give the "
-                "KV cache more memory"
+                f"blocks of {blocks.block_size}, but the pool has {usable}. Lower max_tokens, shorten the prompt or "
+                "give the KV cache more memory"
             )
         self.scheduler.add_request(request)
         self.parallel_sampling.expect(request)

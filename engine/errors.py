@@ -6,7 +6,7 @@
     ├── RequestRefused(ValueError)   this request can never be served by this engine; others can
     ├── ModelLoadError               a model directory or file cannot be used
     ├── OutOfMemory                  the device ran out of memory while a step ran
-    └── IntegrityError               an invariant of the block pool or scheduler is broken: a bug, never the user's fault
+    └── IntegrityError               a broken invariant of block pool or scheduler: a bug, never the user's fault
 
 Every message names the rule, the value and the remedy.
 """

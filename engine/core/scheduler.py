@@ -158,7 +158,7 @@ class Scheduler:
         self.running.append(child)
 
     def extend(self, request: Request, token: int) -> None:
-        """Give an unfinished request a token that was chosen outside of `update` (beam search); it does not end by it."""
+        """Give an unfinished request a token chosen outside of `update` (beam search); it does not end by it."""
         request.all_token_ids.append(token)
         request.num_tokens += 1
         request.decode_until = 0

@@ -132,6 +132,7 @@ def test_llm_float32_differs_from_transformers_at_near_ties_only(tmp_path: Path)
             first = next(i for i in range(NUM_OUTPUT_TOKENS) if got[i] != expected[i])
             assert gaps[first] < NEAR_TIE
             near_ties += 1
+    print(f"float32: {near_ties} of {len(prompts)} prompts differ, each first at a near tie")
     assert near_ties <= len(prompts) // 10
 
 
