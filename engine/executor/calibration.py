@@ -1,0 +1,241 @@
+"""Fit operator models to measured tables: `python -m engine.executor.calibration TABLES_DIR -o PROFILES_DIR`.
+
+Tables are CSV files in the format of the public operator data (columns gpu, op, dtype or kv_dtype, the shape,
+time_us). Each model's error is cross-validated over shapes: all rows of a shape are in the fit or out of it together.
+Needs scipy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.catalog import GpuSpec, find_gpu
+from engine.executor.cost_model.operators import (
+    Correction,
+    FitError,
+    OperatorModel,
+    OperatorProfile,
+    chip_of,
+    features_of,
+    formula_s,
+    save_profile,
+)
+
+Array = npt.NDArray[np.float64]
+Row = Mapping[str, str]
+
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "launch_us": (0.3, 30.0),
+    "compute": (0.05, 1.0),
+    "memory": (0.1, 1.2),
+    "sharpness": (1.02, 8.0),
+    "small_tile": (1e-3, 10.0),
+    "l2_gain": (1e-3, 10.0),
+    "l2_mib": (0.5, 200.0),
+    "short_k": (1e-3, 50.0),
+    "quantise": (1e-3, 10.0),
+    "merge_us": (1e-3, 20.0),
+    "position_ns": (0.01, 100.0),
+    "small_kv": (0.3, 4.0),
+    "small_head": (0.05, 1.0),
+    "ramp": (1e-3, 20.0),
+}
+_STARTS: dict[str, tuple[dict[str, float], ...]] = {
+    "gemm": (
+        {"launch_us": 3.3, "compute": 0.73, "memory": 0.82, "sharpness": 3.0, "small_tile": 0.37, "l2_gain": 0.14,
+         "l2_mib": 7.4, "short_k": 1.0, "quantise": 1.0},
+        {"launch_us": 5.0, "compute": 0.62, "memory": 0.73, "sharpness": 5.5, "small_tile": 1.0, "l2_gain": 1.6,
+         "l2_mib": 12.0, "short_k": 2.7, "quantise": 2.7},
+        {"launch_us": 5.0, "compute": 0.5, "memory": 0.73, "sharpness": 2.6, "small_tile": 1.0, "l2_gain": 2.7,
+         "l2_mib": 20.0, "short_k": 0.4, "quantise": 5.0},
+    ),
+    "decode_attention": (
+        {"launch_us": 10.0, "memory": 0.82, "sharpness": 2.6, "merge_us": 0.37, "compute": 0.27, "position_ns": 1.0,
+         "l2_gain": 0.14, "l2_mib": 20.0, "small_kv": 1.0},
+        {"launch_us": 10.0, "memory": 0.88, "sharpness": 3.7, "merge_us": 1.0, "compute": 0.5, "position_ns": 2.7,
+         "l2_gain": 1.0, "l2_mib": 20.0, "small_kv": 1.2},
+    ),
+    "prefill_attention": (
+        {"launch_us": 10.0, "memory": 0.82, "sharpness": 3.0, "compute": 0.62, "ramp": 0.37, "small_kv": 1.0,
+         "small_head": 0.7},
+        {"launch_us": 12.0, "memory": 0.73, "sharpness": 2.2, "compute": 0.69, "ramp": 1.0, "small_kv": 1.2,
+         "small_head": 0.6},
+    ),
+}  # fmt: skip
+_SCALES: dict[str, tuple[tuple[float, ...], ...]] = {
+    "gemm": tuple((a, b, c) for a in (1.5, 3.0) for b in (1.5, 3.0) for c in (1.5, 3.0)),
+    "decode_attention": tuple((a, a, b, b, 2.0, c) for a in (1.5, 2.5, 4.0) for b in (1.0, 2.0) for c in (3.0, 6.0)),
+    "prefill_attention": tuple((a, a, b, b, 2.0, c) for a in (1.5, 2.5, 4.0) for b in (1.0, 2.0) for c in (3.0, 6.0)),
+}
+_NOISES = (0.05, 0.1, 0.3)
+_SHAPE = {"gemm": ("n", "k"), "decode_attention": ("batch", "kv_len", "heads", "kv_heads", "head_dim"),
+          "prefill_attention": ("batch", "new", "heads", "kv_heads", "head_dim")}  # fmt: skip
+_NUM_FOLDS = 6
+
+
+def columns_of(kind: str, rows: Sequence[Row]) -> dict[str, Array]:
+    """Columns of a table in the names that the operator models use."""
+
+    def column(name: str, default: float | None = None) -> Array:
+        return np.array([float(row[name]) if row.get(name) else default for row in rows], dtype=np.float64)
+
+    if kind == "gemm":
+        return {name: column(name) for name in ("m", "n", "k")}
+    shape = {name: column(name) for name in ("batch", "heads", "kv_heads", "head_dim")}
+    small = [row.get("kv_dtype") or row.get("dtype", "") for row in rows]
+    shape["kv_bytes"] = np.array([1.0 if name.startswith("fp8") else 2.0 for name in small])
+    if kind == "decode_attention":
+        return shape | {"kv_len": column("kv_len")}
+    if rows and "seq_len" in rows[0]:
+        return shape | {"new": column("seq_len"), "cached": np.zeros(len(rows))}
+    return shape | {"new": column("chunk"), "cached": column("kv_len")}
+
+
+def element_bytes(dtype: str) -> float:
+    """Of a GEMM operand."""
+    return {"fp8": 1.0, "int8": 1.0, "int4": 0.5}.get(dtype, 2.0)
+
+
+def fit_operator(kind: str, dtype: str, columns: Mapping[str, Array], seconds: Array, gpu: GpuSpec, source: str) -> OperatorModel:
+    """Formula parameters by robust least squares on the logarithm, then the correction with cross-validated scales."""
+    num = len(seconds)
+    folds = _folds(kind, columns)
+    trials = [(scales, noise) for scales in _SCALES[kind] for noise in _NOISES]
+    errors = {trial: np.empty(num) for trial in trials}
+    for fold in range(_NUM_FOLDS):
+        inside, outside = folds != fold, folds == fold
+        if not outside.any():
+            continue
+        train = {name: values[inside] for name, values in columns.items()}
+        test = {name: values[outside] for name, values in columns.items()}
+        p = _fit_parameters(kind, dtype, train, seconds[inside], gpu)
+        residual = np.log(seconds[inside] / _formula(kind, dtype, p, train, gpu))
+        base = _formula(kind, dtype, p, test, gpu)
+        for scales, noise in trials:
+            correction = _correction(features_of(kind, train), residual, scales, noise)
+            predicted = base * correction.factor(features_of(kind, test))
+            errors[scales, noise][outside] = np.abs(predicted / seconds[outside] - 1.0)
+    best = min(trials, key=lambda trial: 2.5 * np.median(errors[trial]) + np.quantile(errors[trial], 0.9))
+    p = _fit_parameters(kind, dtype, columns, seconds, gpu)
+    residual = np.log(seconds / _formula(kind, dtype, p, columns, gpu))
+    return OperatorModel(
+        kind=kind,
+        dtype=dtype,
+        parameters=p,
+        correction=_correction(features_of(kind, columns), residual, *best),
+        error=FitError(
+            median=round(float(np.median(errors[best])), 4),
+            p90=round(float(np.quantile(errors[best], 0.9)), 4),
+            num_rows=num,
+        ),
+        source=source,
+    )
+
+
+def _formula(kind: str, dtype: str, p: Mapping[str, float], columns: Mapping[str, Array], gpu: GpuSpec) -> Array:
+    size = element_bytes(dtype) if kind == "gemm" else 2.0
+    return formula_s(kind, p, columns, chip_of(gpu, dtype), size, size)
+
+
+def _fit_parameters(
+    kind: str, dtype: str, columns: Mapping[str, Array], seconds: Array, gpu: GpuSpec
+) -> dict[str, float]:
+    from scipy.optimize import least_squares
+
+    target = np.log(seconds)
+    best_cost, best = np.inf, _STARTS[kind][0]
+    for start in _STARTS[kind]:
+        names = list(start)
+        low, high = (np.log([_BOUNDS[name][side] for name in names]) for side in (0, 1))
+
+        def residuals(x: Array, names: list[str] = names) -> Array:
+            p = dict(zip(names, np.exp(x).tolist(), strict=True))
+            return np.asarray(np.log(_formula(kind, dtype, p, columns, gpu)) - target)
+
+        found = least_squares(
+            residuals, np.log(list(start.values())), bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=200
+        )
+        if found.cost < best_cost:
+            best_cost, best = found.cost, dict(zip(names, np.exp(found.x).tolist(), strict=True))
+    return best
+
+
+def _correction(features: Array, residual: Array, scales: Sequence[float], noise: float) -> Correction:
+    scale = np.array(scales, dtype=np.float64)
+    x = features / scale
+    squares = ((x[:, None, :] - x[None, :, :]) ** 2).sum(-1)
+    kernel = np.exp(-0.5 * squares) + noise * np.eye(len(x))
+    return Correction(scales=scale, support=features, weights=np.linalg.solve(kernel, residual))
+
+
+def _folds(kind: str, columns: Mapping[str, Array]) -> npt.NDArray[np.int64]:
+    """[num] fold of each row: rows of one shape share it."""
+    shapes = np.stack([columns[name] for name in _SHAPE[kind]], axis=1)
+    unique, inverse = np.unique(shapes, axis=0, return_inverse=True)
+    order = np.random.default_rng(0).permutation(len(unique))
+    return np.asarray(order[inverse.ravel()] % _NUM_FOLDS, dtype=np.int64)
+
+
+def fit_profile(tables: Path, gpu_key: str) -> OperatorProfile:
+    """The profile of one GPU from `gemm_`, `decode_attention_`, `prefill_attention_` and `comm_` tables."""
+    models: dict[str, OperatorModel] = {}
+    gpu: GpuSpec | None = None
+    for kind in ("gemm", "decode_attention", "prefill_attention"):
+        rows = _read(tables / f"{kind}_{gpu_key}.csv")
+        gpu = find_gpu(rows[0]["gpu"])
+        groups: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            groups[row["dtype"] if kind == "gemm" else "bfloat16"].append(row)
+        for dtype, group in groups.items():
+            if dtype not in ("bfloat16", "fp8"):
+                continue  # block-scaled formats have tables of their own kernels; reported as not supported
+            seconds = np.array([float(row["time_us"]) for row in group]) * 1e-6
+            source = group[0]["source"].split(" wheel ")[0]
+            models[f"{kind}/{dtype}"] = fit_operator(kind, dtype, columns_of(kind, group), seconds, gpu, source)
+    if gpu is None:
+        raise ValueError(f"no tables for {gpu_key} in {tables}")
+    reduce: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in _read(tables / f"comm_{gpu_key}.csv"):
+        if row["op"] == "all_reduce":
+            pair = (float(row["message_bytes"]), float(row["time_us"]) * 1e-6)
+            reduce[f"{row['kernel']}/{row['num_gpus']}"].append(pair)
+    return OperatorProfile(
+        gpu_id=gpu.id,
+        models=models,
+        all_reduce={key: sorted(pairs) for key, pairs in reduce.items()},
+        provenance={"tables": f"*_{gpu_key}.csv", "fitted_by": "python -m engine.executor.calibration"},
+    )
+
+
+def _read(path: Path) -> list[Row]:
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m engine.executor.calibration", description="Fit operator profiles.")
+    parser.add_argument("tables", type=Path, help="folder of operator tables")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="folder for the profiles")
+    args = parser.parse_args(argv)
+    for path in sorted(args.tables.glob("gemm_*.csv")):
+        profile = fit_profile(args.tables, path.stem.removeprefix("gemm_"))
+        save_profile(profile, args.out / f"{profile.gpu_id}.json")
+        for name, model in profile.models.items():
+            if model.error is not None:
+                sys.stdout.write(
+                    f"{profile.gpu_id:16} {name:28} median {model.error.median:6.1%}  P90 {model.error.p90:6.1%}  "
+                    f"rows {model.error.num_rows}\n"
+                )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
