@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.config import GIB, MIB, AttentionBackendName, Dtype
@@ -133,13 +133,17 @@ def plan_memory(
     overhead_bytes: int = 0,
     weight_bytes: int | None = None,
     activation_bytes: int | None = None,
+    kv_element_bytes: float | None = None,
 ) -> MemoryLedger:
-    """Size the KV cache. `weight_bytes` and `activation_bytes` replace the estimates where they were measured.
+    """Size the KV cache. `weight_bytes` and `activation_bytes` replace the estimates where they were measured,
+    `kv_element_bytes` the size of a KV element where the engine has no such type (planning: fp8).
 
     Raises `MemoryBudgetError` if weights and activations leave no room for two blocks, and `ConfigError` if the usable
     blocks (all but block 0) cannot hold one request of `max_model_len`.
     """
     geometry = KvGeometry.of(spec, dtype=kv_cache_dtype, block_size=block_size)
+    if kv_element_bytes is not None:
+        geometry = replace(geometry, element_bytes=int(kv_element_bytes))
     weights = spec.weight_bytes(dtype) if weight_bytes is None else weight_bytes
     if activation_bytes is None:
         activation_bytes = estimate_activation(

@@ -210,5 +210,5 @@ def _model(row: Mapping[str, str]) -> ModelSpec:
 
 
 def _rows(file: str) -> Iterator[dict[str, str]]:
-    with (resources.files(__name__) / file).open(encoding="utf-8", newline="") as stream:
-        yield from csv.DictReader(stream)
+    text = (resources.files(__name__) / file).read_text(encoding="utf-8")
+    yield from csv.DictReader(text.splitlines())

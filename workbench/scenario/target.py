@@ -21,8 +21,12 @@ class SimulatedTarget(Spec):
 
     kind: Literal["simulated"]
     gpu: str
-    """Name in the catalogue, for example h100-sxm."""
+    """Name in the catalogue, for example h100-80g-sxm."""
     tensor_parallel_size: Count = 1
+    quantization: Literal["fp8", "int8", "int4"] | None = None
+    """Of the weights; null = bfloat16."""
+    kv_cache_dtype: Literal["fp8"] | None = None
+    """Of the KV cache; null = bfloat16."""
 
 
 class EndpointTarget(Spec):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelLoadError
 from engine.models.loader import find_spec
 from workbench.loadgen.target import ProgressCallback
@@ -13,6 +14,7 @@ from workbench.metrics.records import RunRecord
 from workbench.scenario import Scenario, engine_spec
 from workbench.scenario.target import EmbeddedTarget as EmbeddedSpec
 from workbench.scenario.target import EndpointTarget as EndpointSpec
+from workbench.scenario.target import SimulatedTarget as SimulatedSpec
 from workbench.workload.records import ModelLimits, Workload
 
 
@@ -40,7 +42,21 @@ def build_target(scenario: Scenario, params: Mapping[str, Any]) -> RunnableTarge
         return EmbeddedTarget(engine_spec(scenario, **params))
     if isinstance(scenario.target, EndpointSpec):
         return _endpoint(scenario, scenario.target, params)
-    raise ConfigError(f"target: {scenario.target.kind} is not available in this version. Use kind: embedded")
+    return _simulated(scenario, scenario.target, params)
+
+
+def _simulated(scenario: Scenario, spec: SimulatedSpec, params: Mapping[str, Any]) -> RunnableTarget:
+    from engine.simulation import SimulatedDevice, with_gpu_defaults
+    from workbench.loadgen.simulated import SimulatedTarget
+
+    device = SimulatedDevice.of(
+        spec.gpu,
+        tensor_parallel_size=spec.tensor_parallel_size,
+        quantization=spec.quantization,
+        kv_cache_dtype=spec.kv_cache_dtype,
+    )
+    values = {"model": scenario.model, **with_gpu_defaults({**scenario.engine, **params}, device.gpu)}
+    return SimulatedTarget(EngineConfig.from_dict(values), device)
 
 
 def _endpoint(scenario: Scenario, spec: EndpointSpec, params: Mapping[str, Any]) -> RunnableTarget:

@@ -39,10 +39,8 @@ class Chip:
 
 def smooth_max(sharpness: float, *terms: Array) -> Array:
     """p-norm of the terms: their maximum where one dominates, more where several are alike."""
-    largest = np.maximum.reduce(terms)
-    total = np.zeros_like(largest)
-    for term in terms:
-        total += (term / largest) ** sharpness
+    largest: Array = np.maximum.reduce(terms)
+    total = np.add.reduce([(term / largest) ** sharpness for term in terms])
     return np.asarray(largest * total ** (1.0 / sharpness), dtype=np.float64)
 
 

@@ -1,0 +1,290 @@
+"""Seconds of one step on a GPU, as the sum of what a decoder's forward pass launches.
+
+    layers x (linear + attention + element-wise + all-reduce) + LM head and sampler over the sampled rows
+    + step overhead (CPU work that asynchronous scheduling does not hide)
+
+Costs that depend on one number are tabulated once per model and GPU and then interpolated, so that a step costs
+microseconds to predict and many steps can be predicted in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.catalog import GpuSpec
+from engine.executor.cost_model.collectives import step_all_reduce_s
+from engine.executor.cost_model.operators import OperatorProfile, chip_of
+from engine.model_spec import ModelSpec
+
+Array = npt.NDArray[np.float64]
+
+_MAX_TOKENS = 131_072
+_GRAPH_SIZES = np.array([1, 2, 4, *range(8, 520, 8)])
+"""Batch sizes that vLLM captures; a decode-only step is padded to the next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Element types of a deployment."""
+
+    weights: str = "bfloat16"
+    """`bfloat16`, `fp8`, `int8`, `int4` (weight-only: computes in bfloat16)."""
+    kv: str = "bfloat16"
+
+    @property
+    def weight_bytes(self) -> float:
+        return {"fp8": 1.0, "int8": 1.0, "int4": 0.5625}.get(self.weights, 2.0)  # int4: scales and zeros included
+
+    @property
+    def kv_bytes(self) -> float:
+        return 1.0 if self.kv.startswith("fp8") else 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overheads:
+    """What is not an operator. Fitted end to end; the defaults are those of vLLM V1 with CUDA graphs."""
+
+    layer_us: float = 12.0
+    """Per layer: gaps between kernels and the small kernels (norms, rotary, cache write) at one token."""
+    step_us: float = 300.0
+    """Per step: launch, sampling, copies, what the device waits for in any case."""
+    sequence_us: float = 1.5
+    """Per scheduled sequence: input preparation, sampling, detokenising, where it is not hidden."""
+    eager_layer_us: float = 90.0
+    """Per layer, additionally, when no CUDA graph is replayed (eager mode): kernel launches from the CPU."""
+    elementwise_passes: float = 12.0
+    """Times the hidden states are read or written per layer outside of GEMMs and attention."""
+    is_async: bool = True
+    """CPU work overlaps with the device (asynchronous scheduling)."""
+
+
+@dataclass(slots=True)
+class StepCostModel:
+    """Predicts steps of one model on one GPU type with `tensor_parallel_size` of them."""
+
+    spec: ModelSpec
+    gpu: GpuSpec
+    profile: OperatorProfile
+    tensor_parallel_size: int = 1
+    precision: Precision = field(default_factory=Precision)
+    overheads: Overheads = field(default_factory=Overheads)
+    enforce_eager: bool = False
+    block_size: int = 16
+    _log_tokens: Array = field(init=False, repr=False)
+    _log_linear: Array = field(init=False, repr=False)
+    _log_head: Array = field(init=False, repr=False)
+    _decode_grid: tuple[Array, Array, Array] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        tokens = np.unique(np.round(np.geomspace(1, _MAX_TOKENS, 220))).astype(np.float64)
+        self._log_tokens = np.log(tokens)
+        self._log_linear = np.log(self._tabulate_layer(tokens))
+        self._log_head = np.log(self._gemm(tokens, self._split(self.spec.vocab_size), self.spec.hidden_size))
+        self._decode_grid = self._tabulate_decode()
+
+    # -- what a step costs --------------------------------------------------------------------------------------------
+
+    def step_s(
+        self,
+        *,
+        num_decodes: int,
+        decode_kv_tokens: float,
+        longest_kv: float,
+        prefills: Sequence[tuple[int, int]],
+        num_sampled: int,
+    ) -> float:
+        """Seconds of one step.
+
+        `decode_kv_tokens`: sum of the decodes' KV lengths after this step; `longest_kv`: the greatest of them;
+        `prefills`: (new, cached) tokens of each chunk; `num_sampled`: rows that yield a token.
+        """
+        if prefills:
+            return self._mixed_s(num_decodes, decode_kv_tokens, longest_kv, prefills, num_sampled)
+        if num_decodes == 0:
+            return 0.0
+        return float(
+            self.decode_steps_s(num_decodes, np.array([decode_kv_tokens]), np.array([float(longest_kv)]))[0]
+        )
+
+    def decode_steps_s(self, num_decodes: int, kv_tokens: Array, longest_kv: Array) -> Array:
+        """[num_steps] seconds of decode-only steps of `num_decodes` sequences with growing KV."""
+        padded = self._padded(num_decodes)
+        device = self.spec.num_layers * (self._layer_s(padded) + self._decode_attention_s(num_decodes, kv_tokens, longest_kv))
+        device = device + self._head_s(num_decodes)
+        return device + self._overhead_s(num_decodes, graph=not self.enforce_eager)
+
+    def _mixed_s(
+        self,
+        num_decodes: int,
+        decode_kv_tokens: float,
+        longest_kv: float,
+        prefills: Sequence[tuple[int, int]],
+        num_sampled: int,
+    ) -> float:
+        tokens = num_decodes + sum(new for new, _ in prefills)
+        attention = self._prefill_attention_s(prefills)
+        if num_decodes:
+            decode = self._decode_attention_s(num_decodes, np.array([decode_kv_tokens]), np.array([longest_kv]))
+            attention += float(decode[0])
+        device = self.spec.num_layers * (self._layer_s(self._padded(tokens)) + attention) + self._head_s(max(num_sampled, 1))
+        return device + self._overhead_s(num_decodes + len(prefills), graph=not self.enforce_eager)
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _padded(self, tokens: int) -> int:
+        """Tokens that the linear layers see: a captured graph runs at its own size."""
+        if self.enforce_eager or tokens > _GRAPH_SIZES[-1]:
+            return tokens
+        return int(_GRAPH_SIZES[np.searchsorted(_GRAPH_SIZES, tokens)])
+
+    def _layer_s(self, tokens: float) -> float:
+        return float(np.exp(np.interp(np.log(tokens), self._log_tokens, self._log_linear)))
+
+    def _head_s(self, rows: float) -> float:
+        """LM head, and sampling at memory speed: float32 logits read a few times."""
+        head = float(np.exp(np.interp(np.log(rows), self._log_tokens, self._log_head)))
+        return head + rows * self.spec.vocab_size * 4.0 * 3.0 / self.gpu.bandwidth
+
+    def _overhead_s(self, num_seqs: int, *, graph: bool) -> float:
+        o = self.overheads
+        cpu_us = o.sequence_us * num_seqs * (0.25 if o.is_async else 1.0)
+        launches_us = 0.0 if graph else o.eager_layer_us * self.spec.num_layers
+        return (o.step_us + cpu_us + launches_us) * 1e-6
+
+    def _decode_attention_s(self, num_decodes: int, kv_tokens: Array, longest_kv: Array) -> Array:
+        """One layer. The mean length sets the work; one long sequence sets a floor, since it runs on few SMs."""
+        mean = self._windowed(kv_tokens / num_decodes)
+        whole = self._decode_table(num_decodes, mean)
+        longest = self._decode_table(1.0, self._windowed(longest_kv))
+        return np.maximum(whole, longest) * self._block_factor
+
+    @property
+    def _block_factor(self) -> float:
+        """Small blocks cost index work, large ones stay within the kernel's tile: measured shares are a few percent."""
+        return 1.0 + 0.5 / max(self.block_size, 1)
+
+    def _windowed(self, lengths: Array) -> Array:
+        """Mean KV length that attention reads over all layers, where some have a sliding window."""
+        window = self.spec.sliding_window
+        if window is None:
+            return np.maximum(lengths, 1.0)
+        inside = np.minimum(lengths, window)
+        alternates = self.spec.family == "gemma2"
+        return np.maximum((inside + lengths) / 2.0 if alternates else inside, 1.0)
+
+    def _decode_table(self, batch: float, lengths: Array) -> Array:
+        batches, kv_lens, table = self._decode_grid
+        x = np.clip(np.log2(max(batch, 1.0)), batches[0], batches[-1])
+        i = min(int(x - batches[0]), len(batches) - 2)
+        share = x - batches[i]
+        y = np.log2(lengths)
+        low, high = np.interp(y, kv_lens, table[i]), np.interp(y, kv_lens, table[i + 1])
+        return np.asarray(np.exp(low * (1.0 - share) + high * share))
+
+    def _prefill_attention_s(self, prefills: Sequence[tuple[int, int]]) -> float:
+        model = self.profile.model("prefill_attention", "bfloat16")
+        new = np.array([float(n) for n, _ in prefills])
+        cached = self._windowed(np.array([float(c) for _, c in prefills])) * np.array([c > 0 for _, c in prefills])
+        columns = self._attention_columns(len(new)) | {"new": new, "cached": cached}
+        # One kernel takes all chunks: the launch floor counts once.
+        floor = model.parameters["launch_us"] * 1e-6
+        each = model.predict_s(columns, chip_of(self.gpu, "bfloat16"))
+        return float(np.maximum(each - floor, 0.0).sum() + floor)
+
+    def _attention_columns(self, count: int) -> dict[str, Array]:
+        heads = max(self._split(self.spec.num_heads), 1)
+        kv_heads = max(self._split(self.spec.num_kv_heads), 1)
+        values = {
+            "batch": 1.0,
+            "heads": float(heads),
+            "kv_heads": float(kv_heads),
+            "head_dim": float(self.spec.head_dim),
+            "kv_bytes": self.precision.kv_bytes,
+        }
+        return {name: np.full(count, value) for name, value in values.items()}
+
+    def _split(self, size: int) -> int:
+        """This rank's share of a dimension."""
+        return -(-size // self.tensor_parallel_size)
+
+    # -- tables -------------------------------------------------------------------------------------------------------
+
+    def _gemm(self, m: Array, n: int, k: int) -> Array:
+        weights = self.precision.weights
+        model = self.profile.model("gemm", weights if weights in ("fp8", "int8") else "bfloat16")
+        columns = {"m": m, "n": np.full_like(m, float(n)), "k": np.full_like(m, float(k))}
+        chip = chip_of(self.gpu, model.dtype)
+        if weights == "fp8" and self.gpu.fp8_flops is None:  # no such units: weights are unpacked, bfloat16 computes
+            model, chip = self.profile.model("gemm", "bfloat16"), chip_of(self.gpu, "bfloat16")
+            return self._weight_only(model.predict_s(columns, chip), columns, 1.0)
+        if weights == "int4":
+            return self._weight_only(model.predict_s(columns, chip), columns, self.precision.weight_bytes)
+        size = 1.0 if weights in ("fp8", "int8") else 2.0
+        return model.predict_s(columns, chip, weight_bytes=size, act_bytes=size)
+
+    def _weight_only(self, dense_s: Array, columns: dict[str, Array], weight_bytes: float) -> Array:
+        """bfloat16 GEMM with smaller weights: faster where weights are the traffic, slower where unpacking computes."""
+        p = self.profile.model("gemm", "bfloat16").parameters
+        saved = columns["n"] * columns["k"] * (2.0 - weight_bytes) / (p["memory"] * self.gpu.bandwidth)
+        compute = 2.0 * columns["m"] * columns["n"] * columns["k"] / (p["compute"] * self.gpu.bf16_flops)
+        memory_bound = np.clip(1.0 - compute / np.maximum(dense_s, 1e-9), 0.0, 1.0)
+        return np.maximum(dense_s - saved * memory_bound, dense_s * weight_bytes / 2.0) + 1e-6
+
+    def _tabulate_layer(self, tokens: Array) -> Array:
+        """[num_tokens] seconds of one layer but its attention kernel."""
+        spec = self.spec
+        heads, kv_heads = self._split(spec.num_heads), max(self._split(spec.num_kv_heads), 1)
+        linear = self._gemm(tokens, (heads + 2 * kv_heads) * spec.head_dim, spec.hidden_size)
+        linear = linear + self._gemm(tokens, spec.hidden_size, heads * spec.head_dim) + self._feed_forward(tokens)
+        o = self.overheads
+        elementwise = o.elementwise_passes * tokens * spec.hidden_size * 2.0 / self.gpu.bandwidth
+        return linear + elementwise + self._all_reduce(tokens) + o.layer_us * 1e-6
+
+    def _feed_forward(self, tokens: Array) -> Array:
+        spec = self.spec
+        if not spec.num_experts:
+            width = self._split(spec.intermediate_size)
+            return self._gemm(tokens, 2 * width, spec.hidden_size) + self._gemm(tokens, spec.hidden_size, width)
+        # Experts: every active one's weights are read once, its rows are the tokens routed to it.
+        top_k = spec.num_experts_per_token or 1
+        width = self._split(spec.expert_intermediate_size or spec.intermediate_size)
+        active = spec.num_experts * (1.0 - (1.0 - top_k / spec.num_experts) ** tokens)
+        rows = np.maximum(tokens * top_k / active, 1.0)
+        launch = self.profile.model("gemm", "bfloat16").parameters["launch_us"] * 1e-6
+        one = self._gemm(rows, 2 * width, spec.hidden_size) + self._gemm(rows, spec.hidden_size, width) - 2 * launch
+        # A grouped kernel fills the chip with all experts' tiles: one expert alone cannot.
+        weights = active * 3.0 * width * spec.hidden_size * self.precision.weight_bytes / (0.8 * self.gpu.bandwidth)
+        flops = tokens * top_k * 6.0 * width * spec.hidden_size / (0.5 * chip_of(self.gpu, self.precision.weights).flops)
+        router = self._gemm(tokens, spec.num_experts, spec.hidden_size)
+        return router + np.minimum(active * one, np.maximum(weights, flops) * 1.15 + 2 * launch) + 2 * launch
+
+    def _all_reduce(self, tokens: Array) -> Array:
+        """Two per layer: after attention and after the feed-forward block."""
+        tp = self.tensor_parallel_size
+        if tp == 1:
+            return np.zeros_like(tokens)
+        seconds = []
+        for count in tokens.tolist():
+            size = count * self.spec.hidden_size * 2.0
+            found = step_all_reduce_s(self.profile.all_reduce, tp, size, graph=not self.enforce_eager)
+            if found is None:
+                link = self.gpu.link_bandwidth or 16e9
+                found = 12e-6 + 2.0 * (tp - 1) / tp * size / (0.7 * link)
+            seconds.append(2.0 * found)
+        return np.array(seconds)
+
+    def _tabulate_decode(self) -> tuple[Array, Array, Array]:
+        """(log2 batch, log2 KV length, log seconds [batch, length]) of one layer."""
+        model, chip = self.profile.model("decode_attention", "bfloat16"), chip_of(self.gpu, "bfloat16")
+        batches, kv_lens = np.arange(0.0, 12.0), np.arange(0.0, 17.25, 0.25)
+        table = np.empty((len(batches), len(kv_lens)))
+        for i, log_batch in enumerate(batches):
+            columns = self._attention_columns(len(kv_lens)) | {"kv_len": 2.0**kv_lens}
+            columns["batch"] = np.full(len(kv_lens), 2.0**log_batch)
+            table[i] = np.log(model.predict_s(columns, chip))
+        # Measured noise must not make longer contexts cheaper.
+        return batches, kv_lens, np.maximum.accumulate(table, axis=1)

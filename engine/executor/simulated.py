@@ -1,0 +1,63 @@
+"""The executor of a GPU that is not here: predicts how long a step takes instead of computing it.
+
+Every scheduling decision is real; only the duration comes from the cost model. The device works through steps one
+after the other: a step starts when it was handed over and the one before has ended.
+"""
+
+from __future__ import annotations
+
+from engine.clock import Clock
+from engine.executor.cost_model.step import StepCostModel
+from engine.outputs import ModelRunnerOutput, SchedulerOutput
+
+SIMULATED_TOKEN = 0
+"""What every simulated request answers; requests end by length."""
+
+
+class SimulatedExecutor:
+    """Answers with `SIMULATED_TOKEN` and the time at which the device will be done."""
+
+    def __init__(self, cost: StepCostModel, clock: Clock) -> None:
+        self._cost = cost
+        self._clock = clock
+        self._busy_until_s = clock.now()
+        self.num_steps = 0
+        self.busy_s = 0.0
+        """Seconds that the device computed."""
+
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        if not plan.requests:
+            return ModelRunnerOutput(sampled_token_ids={})
+        duration_s = self._duration_s(plan)
+        self._busy_until_s = max(self._busy_until_s, self._clock.now()) + duration_s
+        self.num_steps += 1
+        self.busy_s += duration_s
+        unsampled = plan.unsampled
+        sampled = {
+            request.request_id: SIMULATED_TOKEN
+            for i, request in enumerate(plan.requests)
+            if not unsampled or i not in unsampled
+        }
+        return ModelRunnerOutput(sampled_token_ids=sampled, ready_s=self._busy_until_s)
+
+    def close(self) -> None:
+        pass
+
+    def _duration_s(self, plan: SchedulerOutput) -> float:
+        num_decodes = kv_tokens = longest = 0
+        prefills: list[tuple[int, int]] = []
+        for num_new, computed in zip(plan.num_new_tokens, plan.num_computed_tokens, strict=True):
+            if num_new == 1:
+                num_decodes += 1
+                kv_tokens += computed + 1
+                if computed >= longest:
+                    longest = computed + 1
+            else:
+                prefills.append((num_new, computed))
+        return self._cost.step_s(
+            num_decodes=num_decodes,
+            decode_kv_tokens=float(kv_tokens),
+            longest_kv=float(longest),
+            prefills=prefills,
+            num_sampled=len(plan.requests) - len(plan.unsampled),
+        )

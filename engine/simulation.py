@@ -1,0 +1,180 @@
+"""An engine core over a simulated GPU: same scheduler and block manager, a cost model for a device, a virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from engine.build import build_scheduler
+from engine.catalog import GpuSpec, find_catalog_model, find_gpu
+from engine.clock import VirtualClock
+from engine.config import GIB, MIB, EngineConfig
+from engine.engine_core import EngineCore
+from engine.errors import ConfigError
+from engine.executor.cost_model.profiles import profile_for
+from engine.executor.cost_model.step import Overheads, Precision, StepCostModel
+from engine.executor.simulated import SimulatedExecutor
+from engine.memory_model import plan_memory
+from engine.model_spec import ModelSpec, load_spec
+from engine.resolve import ResolvedConfig
+
+_CONTEXT_BYTES = 600 * MIB
+"""CUDA context, libraries and communication buffers of one rank."""
+_GRAPH_BYTES_PER_LAYER = 12 * MIB
+"""Pool of captured graphs, per layer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedDevice:
+    """The hardware and precision of a deployment that is not here."""
+
+    gpu: GpuSpec
+    tensor_parallel_size: int = 1
+    precision: Precision = field(default_factory=Precision)
+    overheads: Overheads = field(default_factory=Overheads)
+
+    @classmethod
+    def of(
+        cls, gpu: str, *, tensor_parallel_size: int = 1, quantization: str | None = None, kv_cache_dtype: str | None = None
+    ) -> SimulatedDevice:
+        """By names. Raises `ConfigError` for an unknown GPU."""
+        precision = Precision(weights=quantization or "bfloat16", kv=kv_cache_dtype or "bfloat16")
+        return cls(gpu=find_gpu(gpu), tensor_parallel_size=tensor_parallel_size, precision=precision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """A core that can run, and what it was made from."""
+
+    core: EngineCore
+    clock: VirtualClock
+    resolved: ResolvedConfig
+    cost: StepCostModel
+
+
+def find_simulated_spec(model: str) -> ModelSpec:
+    """Geometry of a catalogue model or of a local directory with a config.json.
+
+    Raises `ConfigError` for a name that is neither, `ModelLoadError` for a directory that cannot be used.
+    """
+    found = find_catalog_model(model)
+    if found is not None:
+        return found
+    if Path(model).expanduser().is_dir():
+        return load_spec(Path(model).expanduser())
+    from engine.models.builtin import BUILTIN_SPECS
+
+    if model in BUILTIN_SPECS:
+        return BUILTIN_SPECS[model]
+    raise ConfigError(f"model: {model!r} is neither in the catalogue nor a directory with a config.json")
+
+
+def gpu_defaults(gpu: GpuSpec) -> dict[str, int]:
+    """vLLM's server defaults for a device of this size (VLLM_SEMANTICS, section 8)."""
+    if gpu.memory_bytes >= 160 * GIB:
+        return {"max_num_batched_tokens": 16384, "max_num_seqs": 1024}
+    if gpu.memory_bytes >= 70 * GIB and not gpu.id.startswith("a100"):
+        return {"max_num_batched_tokens": 8192, "max_num_seqs": 1024}
+    return {"max_num_batched_tokens": 2048, "max_num_seqs": 256}
+
+
+def resolve_simulated(config: EngineConfig, device: SimulatedDevice, spec: ModelSpec | None = None) -> ResolvedConfig:
+    """Size the KV cache of one rank. Raises `ConfigError` or `MemoryBudgetError` for what would not start."""
+    spec = spec or find_simulated_spec(config.model.model)
+    tp = device.tensor_parallel_size
+    if spec.num_heads % tp:
+        raise ConfigError(
+            f"tensor_parallel_size: must divide the model's {spec.num_heads} attention heads (got {tp})"
+        )
+    max_model_len = config.model.max_model_len or spec.max_position
+    total = device_memory_bytes(device.gpu)
+    memory = plan_memory(
+        rank_spec(spec, tp),
+        dtype="bfloat16",
+        kv_cache_dtype="bfloat16",
+        block_size=config.cache.block_size,
+        max_model_len=max_model_len,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        device_bytes=config.cache.device_memory or total,
+        gpu_memory_utilization=config.cache.gpu_memory_utilization,
+        attention_backend="triton",
+        num_blocks=config.cache.num_blocks,
+        overhead_bytes=_CONTEXT_BYTES + (0 if config.device.enforce_eager else _GRAPH_BYTES_PER_LAYER * spec.num_layers),
+        weight_bytes=weight_bytes(spec, device.precision, tp),
+        kv_element_bytes=device.precision.kv_bytes,
+    )
+    filled: dict[str, Any] = {
+        "max_model_len": max_model_len,
+        "num_blocks": memory.num_blocks,
+        "device_memory": config.cache.device_memory or total,
+        "dtype": config.model.dtype or "bfloat16",
+        "kv_cache_dtype": config.cache.kv_cache_dtype or "bfloat16",
+        "max_num_active_seqs": config.scheduler.max_num_active_seqs or config.scheduler.max_num_seqs,
+    }
+    return ResolvedConfig(
+        config=config.replaced(**filled),
+        spec=spec,
+        memory=memory,
+        device_kind="cuda",
+        num_host_blocks=config.cache.swap_space // memory.bytes_per_block,
+        reasons=MappingProxyType({"num_blocks": "what weights, activations and overheads leave on the GPU"}),
+    )
+
+
+def build_simulation(
+    config: EngineConfig, device: SimulatedDevice, *, spec: ModelSpec | None = None, clock: VirtualClock | None = None
+) -> Simulation:
+    """Everything for a run on a virtual clock; takes milliseconds and loads nothing."""
+    spec = spec or find_simulated_spec(config.model.model)
+    resolved = resolve_simulated(config, device, spec)
+    cost = StepCostModel(
+        spec=spec,
+        gpu=device.gpu,
+        profile=profile_for(device.gpu),
+        tensor_parallel_size=device.tensor_parallel_size,
+        precision=device.precision,
+        overheads=replace(device.overheads, is_async=config.scheduler.async_scheduling),
+        enforce_eager=config.device.enforce_eager,
+        block_size=config.cache.block_size,
+    )
+    clock = clock or VirtualClock()
+    core = EngineCore(build_scheduler(resolved), SimulatedExecutor(cost, clock), clock)
+    return Simulation(core=core, clock=clock, resolved=resolved, cost=cost)
+
+
+def with_gpu_defaults(values: Mapping[str, Any], gpu: GpuSpec) -> dict[str, Any]:
+    """Engine parameters with vLLM's defaults for this GPU where they are not set; asynchronous, as on CUDA."""
+    merged = {"async_scheduling": True, **gpu_defaults(gpu), **values}
+    if values.get("max_num_seqs") and "max_num_batched_tokens" not in values:
+        merged["max_num_batched_tokens"] = max(merged["max_num_batched_tokens"], values["max_num_seqs"])
+    if "max_num_seqs" not in values:
+        merged["max_num_seqs"] = min(merged["max_num_seqs"], merged["max_num_batched_tokens"])
+    return merged
+
+
+def rank_spec(spec: ModelSpec, tensor_parallel_size: int) -> ModelSpec:
+    """The geometry of one tensor-parallel rank; KV heads are repeated where there are fewer than ranks."""
+    tp = tensor_parallel_size
+    return replace(
+        spec,
+        num_heads=spec.num_heads // tp,
+        num_kv_heads=max(spec.num_kv_heads // tp, 1),
+        intermediate_size=-(-spec.intermediate_size // tp),
+        expert_intermediate_size=None if spec.expert_intermediate_size is None else -(-spec.expert_intermediate_size // tp),
+        vocab_size=-(-spec.vocab_size // tp),
+    )
+
+
+def weight_bytes(spec: ModelSpec, precision: Precision, tensor_parallel_size: int) -> int:
+    """Of one rank: layers in their quantised type, embeddings and output projection in bfloat16."""
+    layers = spec.num_layers * spec.num_layer_parameters * precision.weight_bytes
+    return int((layers + spec.num_embedding_parameters * 2.0) / tensor_parallel_size)
+
+
+def device_memory_bytes(gpu: GpuSpec) -> int:
+    """What the driver reports: nominal memory less what it and error correction keep."""
+    return int(gpu.memory_bytes * (0.935 if gpu.id.startswith(("l4", "a10g", "a40")) else 0.99))
