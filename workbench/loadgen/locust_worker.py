@@ -10,9 +10,11 @@ from __future__ import annotations
 import locust  # first: it patches what the others import  # isort: skip
 
 import gc
+import json
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -157,12 +159,13 @@ class Load:
         answer = client.post(PATH, data=body, headers=self._headers, stream=True, catch_response=True)
         response = answer._response
         if response is None:
-            raise answer.error
+            raise getattr(answer.error, "original", None) or answer.error  # the cause, not "retries exceeded"
         if answer.status_code != 200:
-            raise BadStream(f"HTTP {answer.status_code}: {_body_message(response)}")
+            raise BadStream(f"HTTP {answer.status_code}: {_body_message(answer.content or b'')}")
         # Not iter_lines: it waits for 1,024 bytes. And not readline's own separator, which is \r\n.
         while line := response.readline(b"\n"):
             reader.take(line, self.now_s())
+        reader.take(response.read(), self.now_s())  # a last line without an end of line
         reader.check_complete()
 
     def _write_unsent(self, row: int) -> None:
@@ -202,8 +205,6 @@ class _NoDelayPool(HTTPClientPool):
 
 
 def _set_no_delay(connection: Any) -> None:
-    import socket
-
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
@@ -212,10 +213,7 @@ def _reason(failure: Exception) -> str:
     return text if isinstance(failure, BadStream) else f"{type(failure).__name__}: {text}"
 
 
-def _body_message(response: Any) -> str:
-    import json
-
-    body = response.read()
+def _body_message(body: bytes) -> str:
     try:
         return error_message(json.loads(body))
     except ValueError:

@@ -1,0 +1,240 @@
+"""Simulate published benchmark runs and say how far off the figures are, in vLLM's metric dialect.
+
+Each row of the table names a model, a GPU and a load; the workload and the engine are built from it as its vLLM
+version would have been started. What cannot be built is named with its reason.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.config import EngineConfig
+from engine.errors import EngineError
+from engine.simulation import SimulatedDevice, find_simulated_spec, with_gpu_defaults
+from workbench.loadgen.simulated import SimulatedTarget
+from workbench.metrics.definitions import e2el_service_s, is_completed, itl_s, tpot_s, ttft_service_s
+from workbench.metrics.records import RunRecord
+from workbench.scenario import Scenario, ScenarioError
+from workbench.workload import generate_workload
+
+_STATISTICS = {"mean": np.mean, "p50": np.median, "p99": lambda values: np.percentile(values, 99)}
+METRICS = (
+    "duration_s",
+    "req_s",
+    "output_tok_s",
+    "total_tok_s",
+    *(f"{name}_{statistic}_ms" for name in ("ttft", "tpot", "itl", "e2e") for statistic in _STATISTICS),
+)
+_SHAREGPT_CV = {"input": 1.2, "output": 0.9}
+_MOST_PROMPTS = 2000
+"""Longer runs of a stationary load are cut to this many requests."""
+
+
+class NotBuildable(Exception):
+    """A row that cannot be simulated; the message says why."""
+
+
+def evaluate_e2e(path: Path) -> dict[str, Any]:
+    """`{"rows": [{"id", "predicted", "errors", "reason"}]}`; errors are predicted / published - 1.
+
+    Raises `ScenarioError` for a file that is no table of runs.
+    """
+    return {"rows": list(evaluate_rows(read_rows(path)))}
+
+
+def evaluate_rows(rows: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        try:
+            predicted = predict_row(row)
+        except NotBuildable as reason:
+            yield {"id": row["id"], "predicted": {}, "errors": {}, "reason": str(reason)}
+            continue
+        errors = {}
+        for name, value in predicted.items():
+            published = _number(row, name)
+            if published and value is not None:
+                errors[name] = value / published - 1.0
+        yield {"id": row["id"], "predicted": predicted, "errors": errors, "reason": None}
+
+
+def predict_row(row: Mapping[str, str], device: SimulatedDevice | None = None) -> dict[str, float | None]:
+    """All figures of one row. Raises `NotBuildable`. `device` replaces what the row names (calibration)."""
+    if row.get("engine", "vllm").lower() != "vllm":
+        raise NotBuildable(f"engine {row['engine']} is not vLLM")
+    if (_number(row, "pp") or 1) > 1:
+        raise NotBuildable("pipeline parallelism is not simulated")
+    try:
+        device = device or device_of(row)
+        scenario = scenario_of(row, device)
+        target = SimulatedTarget(EngineConfig.from_dict({"model": scenario.model, **scenario.engine}), device)
+        workload = generate_workload(scenario, target.limits)
+        record = target.run(workload)
+    except (EngineError, ScenarioError) as error:
+        raise NotBuildable(str(error).splitlines()[0]) from error
+    return vllm_figures(record)
+
+
+def device_of(row: Mapping[str, str]) -> SimulatedDevice:
+    """GPU, tensor parallel size and precision of a row."""
+    weights = row.get("weights_dtype", "").lower()
+    quantisation = next((kind for key, kind in _QUANTISATIONS.items() if weights.startswith(key)), None)
+    kv = "fp8" if row.get("kv_dtype", "").lower().startswith("fp8") else None
+    return SimulatedDevice.of(
+        row["gpu"], tensor_parallel_size=int(_number(row, "tp") or 1), quantization=quantisation, kv_cache_dtype=kv
+    )
+
+
+_QUANTISATIONS = {"fp8": "fp8", "int8": "int8", "w8a8": "int8", "awq": "int4", "gptq4": "int4", "gptq": "int4",
+                  "int4": "int4", "w4a16": "int4"}  # fmt: skip
+
+
+def scenario_of(row: Mapping[str, str], device: SimulatedDevice) -> Scenario:
+    """The row's load and engine as a scenario."""
+    concurrency = _number(row, "max_concurrency")
+    rate = row.get("request_rate", "inf").strip().lower()
+    count = int(_number(row, "num_prompts") or (10 * concurrency if concurrency else 200))
+    arrivals: dict[str, Any]
+    if rate == "single":
+        arrivals, count = {"kind": "closed_loop", "concurrency": 1}, min(count, 4)
+    elif rate in ("inf", ""):
+        if concurrency and concurrency < count:
+            arrivals = {"kind": "closed_loop", "concurrency": int(concurrency)}
+            count = min(count, max(_MOST_PROMPTS, int(4 * concurrency)))
+        else:
+            arrivals = {"kind": "all_at_once"}
+    else:
+        arrivals = {"kind": "poisson", "rate": float(rate)}
+    model = row["model"]
+    window = find_simulated_spec(model).max_position
+    kind = {"name": "all", "input_tokens": _length(row, "input", window), "output_tokens": _length(row, "output", window)}
+    return Scenario.model_validate(
+        {
+            "name": "published-run",
+            "seed": 1,
+            "model": model,
+            "engine": engine_of(row, device, concurrency, window),
+            "workload": {"num_requests": count, "arrivals": arrivals, "classes": [kind], "over_long": "clip"},
+        }
+    )
+
+
+def engine_of(row: Mapping[str, str], device: SimulatedDevice, concurrency: float | None, window: int) -> dict[str, Any]:
+    """Engine parameters: what the row states, else the defaults of its vLLM version."""
+    stated = dict(_stated_options(row.get("engine_args", "") or "", concurrency))
+    version = _version(row.get("engine_version", ""))
+    values: dict[str, Any]
+    if version < (0, 8):
+        values = {"gpu_memory_utilization": 0.9, "max_num_seqs": 256, "max_num_batched_tokens": max(window, 2048)}
+        values |= {"enable_chunked_prefill": False, "enable_prefix_caching": False, "async_scheduling": False}
+    else:
+        values = {"gpu_memory_utilization": 0.92 if version >= (0, 20) else 0.9, "async_scheduling": version >= (0, 12)}
+        values["enable_prefix_caching"] = False  # prompts are random: nothing would hit
+    values |= stated
+    if not values.get("enable_chunked_prefill", True):
+        longest = values.get("max_model_len", window)
+        values["max_num_batched_tokens"] = max(values.get("max_num_batched_tokens", 0), longest)
+    values = with_gpu_defaults(values, device.gpu)
+    values.setdefault("max_model_len", _needed_len(row, window))
+    values["max_num_batched_tokens"] = max(values["max_num_batched_tokens"], values["max_num_seqs"])
+    return values
+
+
+def _needed_len(row: Mapping[str, str], window: int) -> int:
+    """vLLM would take the model's whole window; where that does not fit, benchmarks shortened it. The scheduler decides
+    the same for any length that holds every request."""
+    longest = ((_number(row, "input_len") or 1) + (_number(row, "output_len") or 1)) * 4
+    return int(min(window, max(longest, 8192)))
+
+
+def _stated_options(text: str, concurrency: float | None) -> Iterator[tuple[str, Any]]:
+    if concurrency:
+        text = text.replace("CONC", str(int(concurrency)))
+    names = {"max-num-seqs": int, "max-num-batched-tokens": int, "max-model-len": int, "gpu-memory-utilization": float,
+             "block-size": int}  # fmt: skip
+    for name, kind in names.items():
+        match = re.search(rf"(?:--)?{name}[ =]+([\d.]+)", text.replace("_", "-"))
+        if match:
+            yield name.replace("-", "_"), kind(match[1])
+    flat = text.replace("_", "-")
+    if re.search(r"--async-scheduling", flat):
+        yield "async_scheduling", True
+    if re.search(r"--enforce-eager(?!=?\s*false)", flat, re.IGNORECASE):
+        yield "enforce_eager", True
+
+
+def _length(row: Mapping[str, str], side: str, window: int) -> dict[str, Any]:
+    mean = _number(row, f"{side}_len")
+    if mean is None:
+        raise NotBuildable(f"{side}_len is not published")
+    kind = (row.get("len_dist") or "").lower()
+    if "uniform[0.8l" in kind:
+        return {"kind": "uniform", "low": max(int(0.8 * mean), 1), "high": max(int(mean), 1)}
+    if "sharegpt" in kind or "sharegpt" in (row.get("dataset") or "").lower():
+        cv = _SHAREGPT_CV[side]
+        sigma = float(np.sqrt(np.log(1 + cv**2)))
+        median = mean / float(np.exp(sigma**2 / 2))
+        return {"kind": "lognormal", "median": median, "sigma": sigma, "min": 1, "max": window // 2 - 1}
+    return {"kind": "constant", "value": max(round(mean), 1)}
+
+
+def vllm_figures(record: RunRecord) -> dict[str, float | None]:
+    """The figures that `vllm bench serve` prints (DIALECTS, section 1), by column name."""
+    table = record.requests
+    done = is_completed(table)
+    if not done.any():
+        return dict.fromkeys(METRICS)
+    duration = float(table.token_times_s.max() - np.nanmin(table.sent_s))
+    outputs, prompts = int(table.num_output_tokens[done].sum()), int(table.num_prompt_tokens[done].sum())
+    figures: dict[str, float | None] = {
+        "duration_s": duration,
+        "req_s": float(done.sum()) / duration,
+        "output_tok_s": outputs / duration,
+        "total_tok_s": (outputs + prompts) / duration,
+    }
+    samples = {
+        "ttft": ttft_service_s(table)[done],
+        "tpot": tpot_s(table)[done],
+        "itl": itl_s(table),
+        "e2e": e2el_service_s(table)[done],
+    }
+    for name, values in samples.items():
+        finite = values[np.isfinite(values)]
+        for statistic, of in _STATISTICS.items():
+            figures[f"{name}_{statistic}_ms"] = float(of(finite)) * 1e3 if len(finite) else None
+    return figures
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Raises `ScenarioError` for a file that is no table of runs."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            rows = list(csv.DictReader(stream))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ScenarioError(f"{path}: cannot be read as CSV ({error})") from error
+    missing = [name for name in ("id", "model", "gpu") if not rows or name not in rows[0]]
+    if missing:
+        raise ScenarioError(f"{path}: is no table of published runs: column {missing[0]} is missing")
+    return rows
+
+
+def _version(text: str) -> tuple[int, int]:
+    """(major, minor); unknown versions count as current."""
+    match = re.search(r"v?(\d+)\.(\d+)", text or "")
+    if match is None:
+        return (0, 6) if text.startswith("2024") else (0, 11)
+    return (int(match[1]), int(match[2])) if int(match[1]) < 100 else (0, 11)
+
+
+def _number(row: Mapping[str, str], name: str) -> float | None:
+    try:
+        value = float(row.get(name) or "")
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None
+
