@@ -31,6 +31,11 @@ class ParallelSampling:
         """A request was added."""
         if request.sampling.n > 1:
             self._expected[request.request_id] = request
+            self._siblings = {
+                first: others
+                for first, others in self._siblings.items()
+                if any(self._scheduler.find_request(each) for each in (first, *others))
+            }
 
     def forget(self, request_id: str) -> list[str]:
         """A request is aborted; returns the ids of its further samples."""

@@ -38,7 +38,12 @@ class SimulatedDevice:
 
     @classmethod
     def of(
-        cls, gpu: str, *, tensor_parallel_size: int = 1, quantization: str | None = None, kv_cache_dtype: str | None = None
+        cls,
+        gpu: str,
+        *,
+        tensor_parallel_size: int = 1,
+        quantization: str | None = None,
+        kv_cache_dtype: str | None = None,
     ) -> SimulatedDevice:
         """By names. Raises `ConfigError` for an unknown GPU."""
         precision = Precision(weights=quantization or "bfloat16", kv=kv_cache_dtype or "bfloat16")
@@ -86,9 +91,7 @@ def resolve_simulated(config: EngineConfig, device: SimulatedDevice, spec: Model
     spec = spec or find_simulated_spec(config.model.model)
     tp = device.tensor_parallel_size
     if spec.num_heads % tp:
-        raise ConfigError(
-            f"tensor_parallel_size: must divide the model's {spec.num_heads} attention heads (got {tp})"
-        )
+        raise ConfigError(f"tensor_parallel_size: must divide the model's {spec.num_heads} attention heads (got {tp})")
     max_model_len = config.model.max_model_len or spec.max_position
     total = device_memory_bytes(device.gpu)
     memory = plan_memory(
@@ -103,7 +106,8 @@ def resolve_simulated(config: EngineConfig, device: SimulatedDevice, spec: Model
         gpu_memory_utilization=config.cache.gpu_memory_utilization,
         attention_backend="triton",
         num_blocks=config.cache.num_blocks,
-        overhead_bytes=_CONTEXT_BYTES + (0 if config.device.enforce_eager else _GRAPH_BYTES_PER_LAYER * spec.num_layers),
+        overhead_bytes=_CONTEXT_BYTES
+        + (0 if config.device.enforce_eager else _GRAPH_BYTES_PER_LAYER * spec.num_layers),
         weight_bytes=weight_bytes(spec, device.precision, tp),
         kv_element_bytes=device.precision.kv_bytes,
     )
@@ -164,7 +168,9 @@ def rank_spec(spec: ModelSpec, tensor_parallel_size: int) -> ModelSpec:
         num_heads=spec.num_heads // tp,
         num_kv_heads=max(spec.num_kv_heads // tp, 1),
         intermediate_size=-(-spec.intermediate_size // tp),
-        expert_intermediate_size=None if spec.expert_intermediate_size is None else -(-spec.expert_intermediate_size // tp),
+        expert_intermediate_size=None
+        if spec.expert_intermediate_size is None
+        else -(-spec.expert_intermediate_size // tp),
         vocab_size=-(-spec.vocab_size // tp),
     )
 

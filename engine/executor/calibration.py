@@ -104,7 +104,9 @@ def element_bytes(dtype: str) -> float:
     return {"fp8": 1.0, "int8": 1.0, "int4": 0.5}.get(dtype, 2.0)
 
 
-def fit_operator(kind: str, dtype: str, columns: Mapping[str, Array], seconds: Array, gpu: GpuSpec, source: str) -> OperatorModel:
+def fit_operator(
+    kind: str, dtype: str, columns: Mapping[str, Array], seconds: Array, gpu: GpuSpec, source: str
+) -> OperatorModel:
     """Formula parameters by robust least squares on the logarithm, then the correction with cross-validated scales."""
     num = len(seconds)
     folds = _folds(kind, columns)

@@ -14,7 +14,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelLoadError
 from engine.models.tokenizer import Tokenizer, load_tokenizer
 from engine.server.app import create_app
-from engine.server.warm_up import warm_up
+from engine.warm_up import warm_up
 
 _KEEP_ALIVE_S = 65
 """Idle connections are kept longer than clients usually keep theirs, so that no request meets a closing one."""

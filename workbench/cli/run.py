@@ -72,6 +72,8 @@ def render(result: RunResult) -> None:
     source = result.workload.summary.source
     if source is not None:
         out.print(f"trace: {source}", markup=False)
+    for note in result.record.notes:
+        out.print(note, markup=False)
     if result.binding is not None:
         out.print(result.binding.verdict, markup=False)
     for message in result.verdict.messages:

@@ -9,16 +9,12 @@ from engine.build import build_engine, build_scheduler
 from engine.clock import WallClock
 from engine.config import EngineConfig
 from engine.engine_core import EngineCore
-from engine.request import Request
 from engine.resolve import ResolvedConfig
-from engine.sampling_params import SamplingParams
+from engine.warm_up import warm_up
 from workbench.loadgen.driver import drive
 from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.records import RunRecord
 from workbench.workload.records import ModelLimits, Workload
-
-_WARM_UP_REQUESTS = 8
-_WARM_UP_TOKENS = 12
 
 
 class EmbeddedTarget:
@@ -32,7 +28,7 @@ class EmbeddedTarget:
         self._clock = WallClock()
         core, self.resolved = build_engine(config, clock=self._clock)
         self._executor = core.executor
-        self._warm_up()
+        warm_up(self._core(), self.resolved)
 
     @property
     def limits(self) -> ModelLimits:
@@ -64,22 +60,6 @@ class EmbeddedTarget:
 
     def _core(self) -> EngineCore:
         return EngineCore(build_scheduler(self.resolved), self._executor, self._clock)
-
-    def _warm_up(self) -> None:
-        """Run a prefill and some decodes, so that no measured request pays for compilation and first allocations."""
-        core = self._core()
-        scheduler = self.resolved.config.scheduler
-        longest = min(
-            self.resolved.max_model_len, (self.resolved.num_blocks - 1) * self.resolved.config.cache.block_size
-        )
-        length = max(min(longest - _WARM_UP_TOKENS - 1, scheduler.max_num_batched_tokens, 256), 1)
-        vocabulary = self.resolved.spec.vocab_size
-        for number in range(min(_WARM_UP_REQUESTS, scheduler.max_num_seqs)):
-            tokens = [(number * 7919 + position * 31) % vocabulary for position in range(max(length >> number, 1))]
-            sampling = SamplingParams(max_tokens=min(_WARM_UP_TOKENS, max(longest - length, 1)), ignore_eos=True)
-            core.add_request(Request(f"warm-up-{number}", tokens, sampling))
-        while core.scheduler.has_requests():  # one step past the last: the executor is told of every ending
-            core.step()
 
 
 def engine_facts(resolved: ResolvedConfig) -> dict[str, Any]:

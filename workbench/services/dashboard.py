@@ -16,6 +16,7 @@ def run_dashboard(store: Path, port: int) -> int:
     app = Path(__file__).resolve().parents[2] / "app.py"
     command = [sys.executable, "-m", "streamlit", "run", str(app), "--server.port", str(port)]
     command += ["--server.address", "127.0.0.1", "--browser.gatherUsageStats", "false"]
+    command += ["--client.toolbarMode", "viewer"]
     try:
         return subprocess.call(command, env={**os.environ, STORE_VARIABLE: str(store.resolve())})
     except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -84,7 +85,9 @@ def measure(
 ) -> RunResult:
     """One run on a target that stands."""
     seed = scenario.seed if seed is None else seed
-    workload = generate_workload(scenario, target.limits, seed=seed)
+    # A server outlives the run, and so does its prefix cache: prompts of its own keep a repeat from hitting it.
+    prompt_seed = secrets.randbits(31) if scenario.target.kind == "endpoint" else None
+    workload = generate_workload(scenario, target.limits, seed=seed, prompt_seed=prompt_seed)
     record = target.run(workload, deadline_s=deadline_of(workload), on_progress=on_progress)
     return assess(scenario, params, seed, workload, record)
 

@@ -112,7 +112,11 @@ def scenario_of(row: Mapping[str, str], device: SimulatedDevice) -> Scenario:
         arrivals = {"kind": "poisson", "rate": float(rate)}
     model = row["model"]
     window = find_simulated_spec(model).max_position
-    kind = {"name": "all", "input_tokens": _length(row, "input", window), "output_tokens": _length(row, "output", window)}
+    kind = {
+        "name": "all",
+        "input_tokens": _length(row, "input", window),
+        "output_tokens": _length(row, "output", window),
+    }
     return Scenario.model_validate(
         {
             "name": "published-run",
@@ -124,7 +128,9 @@ def scenario_of(row: Mapping[str, str], device: SimulatedDevice) -> Scenario:
     )
 
 
-def engine_of(row: Mapping[str, str], device: SimulatedDevice, concurrency: float | None, window: int) -> dict[str, Any]:
+def engine_of(
+    row: Mapping[str, str], device: SimulatedDevice, concurrency: float | None, window: int
+) -> dict[str, Any]:
     """Engine parameters: what the row states, else the defaults of its vLLM version."""
     stated = dict(_stated_options(row.get("engine_args", "") or "", concurrency))
     version = _version(row.get("engine_version", ""))
@@ -237,4 +243,3 @@ def _number(row: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         return None
     return value if np.isfinite(value) else None
-

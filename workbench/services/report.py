@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from workbench.scenario import ScenarioError
+from workbench.store.errors import StoreError
 from workbench.store.studies import STUDY_FILE
 
 
@@ -17,7 +18,12 @@ def find_study(study: Path) -> Path:
 
 
 def write_report(directory: Path) -> dict[str, Path]:
-    """Write `report.md` and `report.html` into the study's folder; returns both paths."""
+    """Write `report.md` and `report.html` into the study's folder; returns both paths. Raises `StoreError`."""
     from workbench.report.study_report import write_study_report
+    from workbench.services.browse import load_study_facts
 
-    return write_study_report(directory)
+    study = load_study_facts(directory)
+    try:
+        return write_study_report(directory, study)
+    except OSError as error:
+        raise StoreError(f"{directory}: the report cannot be written ({error.strerror or error})") from error

@@ -130,7 +130,14 @@ def features_of(kind: str, columns: Columns) -> Array:
     length = c["kv_len"] if kind == "decode_attention" else c["new"]
     width = c["kv_heads"] if kind == "decode_attention" else c["heads"]
     group, small = c["heads"] / c["kv_heads"], 3.0 * (c["kv_bytes"] < 2)
-    features = [np.log2(c["batch"]), np.log2(length), np.log2(width), np.log2(group), 2.0 * np.log2(c["head_dim"]), small]
+    features = [
+        np.log2(c["batch"]),
+        np.log2(length),
+        np.log2(width),
+        np.log2(group),
+        2.0 * np.log2(c["head_dim"]),
+        small,
+    ]
     return np.stack(features, axis=1)
 
 

@@ -66,7 +66,14 @@ def gemm_s(p: Parameters, m: Array, n: Array, k: Array, chip: Chip, weight_bytes
 
 
 def decode_attention_s(
-    p: Parameters, batch: Array, kv_len: Array, heads: Array, kv_heads: Array, head_dim: Array, kv_bytes: Array, chip: Chip
+    p: Parameters,
+    batch: Array,
+    kv_len: Array,
+    heads: Array,
+    kv_heads: Array,
+    head_dim: Array,
+    kv_bytes: Array,
+    chip: Chip,
 ) -> Array:
     """One new token for each of `batch` sequences of `kv_len` tokens, one layer, seconds.
 

@@ -106,14 +106,14 @@ class StepCostModel:
             return self._mixed_s(num_decodes, decode_kv_tokens, longest_kv, prefills, num_sampled)
         if num_decodes == 0:
             return 0.0
-        return float(
-            self.decode_steps_s(num_decodes, np.array([decode_kv_tokens]), np.array([float(longest_kv)]))[0]
-        )
+        return float(self.decode_steps_s(num_decodes, np.array([decode_kv_tokens]), np.array([float(longest_kv)]))[0])
 
     def decode_steps_s(self, num_decodes: int, kv_tokens: Array, longest_kv: Array) -> Array:
         """[num_steps] seconds of decode-only steps of `num_decodes` sequences with growing KV."""
         padded = self._padded(num_decodes)
-        device = self.spec.num_layers * (self._layer_s(padded) + self._decode_attention_s(num_decodes, kv_tokens, longest_kv))
+        device = self.spec.num_layers * (
+            self._layer_s(padded) + self._decode_attention_s(num_decodes, kv_tokens, longest_kv)
+        )
         device = device + self._head_s(num_decodes)
         return device + self._overhead_s(num_decodes, graph=not self.enforce_eager)
 
@@ -130,7 +130,9 @@ class StepCostModel:
         if num_decodes:
             decode = self._decode_attention_s(num_decodes, np.array([decode_kv_tokens]), np.array([longest_kv]))
             attention += float(decode[0])
-        device = self.spec.num_layers * (self._layer_s(self._padded(tokens)) + attention) + self._head_s(max(num_sampled, 1))
+        device = self.spec.num_layers * (self._layer_s(self._padded(tokens)) + attention) + self._head_s(
+            max(num_sampled, 1)
+        )
         return device + self._overhead_s(num_decodes + len(prefills), graph=not self.enforce_eager)
 
     # -- parts --------------------------------------------------------------------------------------------------------
@@ -258,7 +260,9 @@ class StepCostModel:
         one = self._gemm(rows, 2 * width, spec.hidden_size) + self._gemm(rows, spec.hidden_size, width) - 2 * launch
         # A grouped kernel fills the chip with all experts' tiles: one expert alone cannot.
         weights = active * 3.0 * width * spec.hidden_size * self.precision.weight_bytes / (0.8 * self.gpu.bandwidth)
-        flops = tokens * top_k * 6.0 * width * spec.hidden_size / (0.5 * chip_of(self.gpu, self.precision.weights).flops)
+        flops = (
+            tokens * top_k * 6.0 * width * spec.hidden_size / (0.5 * chip_of(self.gpu, self.precision.weights).flops)
+        )
         router = self._gemm(tokens, spec.num_experts, spec.hidden_size)
         return router + np.minimum(active * one, np.maximum(weights, flops) * 1.15 + 2 * launch) + 2 * launch
 
