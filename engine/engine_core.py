@@ -46,6 +46,12 @@ class EngineCore:
 
     def add_request(self, request: Request) -> None:
         """Queue a request. Raises `RequestRefused`, with the arithmetic, if this engine can never serve it."""
+        self.check_request(request)
+        self.scheduler.add_request(request)
+        self.parallel_sampling.expect(request)
+
+    def check_request(self, request: Request) -> None:
+        """Raise `RequestRefused`, with the arithmetic, for a request that this engine can never serve."""
         blocks = self.scheduler.blocks
         length, limit = request.num_prompt_tokens, blocks.max_model_len
         if length == 0:
@@ -63,8 +69,6 @@ class EngineCore:
                 f"blocks of {blocks.block_size}, but the pool has {usable}. Lower max_tokens, shorten the prompt or "
                 "give the KV cache more memory"
             )
-        self.scheduler.add_request(request)
-        self.parallel_sampling.expect(request)
 
     def abort(self, request_id: str) -> None:
         """End a request wherever it is; unknown ids are ignored."""

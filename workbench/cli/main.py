@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from workbench.cli.evaluate import catalog_app, evaluate_app
 from workbench.cli.failures import exit_code_of
 
 # The load generator shares the cores with the engine; spinning OpenMP threads would slow both by a factor of four.
@@ -25,6 +26,8 @@ app = typer.Typer(
 )
 scenario_app = typer.Typer(help="Check, show and describe scenario files.", no_args_is_help=True)
 app.add_typer(scenario_app, name="scenario")
+app.add_typer(evaluate_app, name="evaluate")
+app.add_typer(catalog_app, name="catalog")
 
 ScenarioPath = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
 Set = Annotated[

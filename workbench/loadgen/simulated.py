@@ -2,15 +2,59 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
+from engine.clock import VirtualClock
 from engine.config import EngineConfig
+from engine.engine_core import EngineCore
+from engine.outputs import RequestOutput
+from engine.request import Request
 from engine.simulation import SimulatedDevice, build_simulation, resolve_simulated
+from engine.stats import StepStats
 from workbench.loadgen.driver import drive
 from workbench.loadgen.embedded import engine_facts
 from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.records import RunRecord
 from workbench.workload.records import ModelLimits, Workload
+
+
+class FrontEnd:
+    """The server before the engine: requests pass it one after the other, each taking the same time.
+
+    Requests that arrive together enter the engine one by one, as they do behind a real HTTP server; a rate over
+    1 / `request_s` queues here.
+    """
+
+    def __init__(self, core: EngineCore, clock: VirtualClock, request_s: float) -> None:
+        self._core, self._clock, self._request_s = core, clock, request_s
+        self._free_s = clock.now()
+        self._inside: deque[tuple[float, Request]] = deque()
+
+    @property
+    def step_stats(self) -> Sequence[StepStats]:
+        return self._core.step_stats
+
+    def add_request(self, request: Request) -> None:
+        self._core.check_request(request)
+        self._free_s = max(self._free_s, request.arrival_time_s) + self._request_s
+        self._inside.append((self._free_s, request))
+
+    def abort(self, request_id: str) -> None:
+        self._inside = deque(entry for entry in self._inside if entry[1].request_id != request_id)
+        self._core.abort(request_id)
+
+    def has_unfinished(self) -> bool:
+        return bool(self._inside) or self._core.has_unfinished()
+
+    def step(self) -> Sequence[RequestOutput]:
+        if self._inside and not self._core.has_unfinished():
+            self._clock.sleep_until(self._inside[0][0])
+        now_s = self._clock.now()
+        while self._inside and self._inside[0][0] <= now_s:
+            self._core.add_request(self._inside.popleft()[1])
+        return self._core.step()
 
 
 class SimulatedTarget:
@@ -40,8 +84,9 @@ class SimulatedTarget:
             "kv": self._device.precision.kv,
             "profile": {"gpu": profile.gpu_id, **profile.provenance},
         }
+        front = FrontEnd(simulation.core, simulation.clock, self._device.overheads.request_ms * 1e-3)
         record = drive(
-            simulation.core,
+            front,
             workload,
             simulation.clock,
             engine=facts,

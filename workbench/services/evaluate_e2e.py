@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from engine.config import EngineConfig
 from engine.errors import EngineError
+from engine.executor.cost_model.step import Overheads
 from engine.simulation import SimulatedDevice, find_simulated_spec, with_gpu_defaults
 from workbench.loadgen.simulated import SimulatedTarget
 from workbench.metrics.definitions import e2el_service_s, is_completed, itl_s, tpot_s, ttft_service_s
@@ -85,9 +87,32 @@ def device_of(row: Mapping[str, str]) -> SimulatedDevice:
     weights = row.get("weights_dtype", "").lower()
     quantisation = next((kind for key, kind in _QUANTISATIONS.items() if weights.startswith(key)), None)
     kv = "fp8" if row.get("kv_dtype", "").lower().startswith("fp8") else None
-    return SimulatedDevice.of(
+    device = SimulatedDevice.of(
         row["gpu"], tensor_parallel_size=int(_number(row, "tp") or 1), quantization=quantisation, kv_cache_dtype=kv
     )
+    return replace(device, overheads=overheads_of(row))
+
+
+def overheads_of(row: Mapping[str, str]) -> Overheads:
+    """Overheads of the row's vLLM generation and client."""
+    version = _version(row.get("engine_version", ""))
+    generation = next(values for limit, values in _GENERATIONS if version < limit)
+    # Chat endpoints sample by the model's own generation_config; random benchmarks are greedy.
+    note = (row.get("bench_note") or "").lower()
+    chat = "chat" in note or "aiperf" in note or "sharegpt" in (row.get("dataset") or "").lower()
+    sorts = chat and any(name in row["model"].lower() for name in ("qwen3", "deepseek", "qwq", "qwen2.5"))
+    return replace(
+        generation,
+        sorts_logits=sorts and version >= (0, 8),
+        request_ms=20.0 if "chat" in note else generation.request_ms,
+    )
+
+
+_GENERATIONS: tuple[tuple[tuple[int, int], Overheads], ...] = (
+    ((0, 8), Overheads(layer_us=60.0, step_us=1500.0, sequence_us=20.0, is_async=False)),
+    ((0, 12), Overheads(layer_us=14.0, step_us=600.0, sequence_us=6.0, is_async=False)),
+    ((10**6, 0), Overheads()),
+)
 
 
 _QUANTISATIONS = {"fp8": "fp8", "int8": "int8", "w8a8": "int8", "awq": "int4", "gptq4": "int4", "gptq": "int4",
@@ -135,7 +160,12 @@ def engine_of(
     stated = dict(_stated_options(row.get("engine_args", "") or "", concurrency))
     version = _version(row.get("engine_version", ""))
     values: dict[str, Any]
-    if version < (0, 8):
+    length = stated.get("max_model_len", window)
+    if version < (0, 8) and length > 32768:
+        # Those versions chunked prompts by themselves where the window was long.
+        values = {"gpu_memory_utilization": 0.9, "max_num_seqs": 256, "max_num_batched_tokens": 512}
+        values |= {"enable_prefix_caching": False, "async_scheduling": False}
+    elif version < (0, 8):
         values = {"gpu_memory_utilization": 0.9, "max_num_seqs": 256, "max_num_batched_tokens": max(window, 2048)}
         values |= {"enable_chunked_prefill": False, "enable_prefix_caching": False, "async_scheduling": False}
     else:

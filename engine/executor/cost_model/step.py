@@ -58,6 +58,10 @@ class Overheads:
     """Per layer, additionally, when no CUDA graph is replayed (eager mode): kernel launches from the CPU."""
     elementwise_passes: float = 12.0
     """Times the hidden states are read or written per layer outside of GEMMs and attention."""
+    request_ms: float = 3.0
+    """Per request in the server's front end, one after the other: HTTP, tokenising, hand-over to the engine."""
+    sorts_logits: bool = False
+    """Rows are sampled with top-p or top-k, which sorts the vocabulary (many models' generation_config asks for it)."""
     is_async: bool = True
     """CPU work overlaps with the device (asynchronous scheduling)."""
 
@@ -149,7 +153,9 @@ class StepCostModel:
     def _head_s(self, rows: float) -> float:
         """LM head, and sampling at memory speed: float32 logits read a few times."""
         head = float(np.exp(np.interp(np.log(rows), self._log_tokens, self._log_head)))
-        return head + rows * self.spec.vocab_size * 4.0 * 3.0 / self.gpu.bandwidth
+        # Sorting runs at about 650 bytes of bandwidth per element (2.2 G elements/s on an H100: published runs).
+        passes = 1500.0 if self.overheads.sorts_logits else 12.0
+        return head + rows * self.spec.vocab_size * passes / self.gpu.bandwidth
 
     def _overhead_s(self, num_seqs: int, *, graph: bool) -> float:
         o = self.overheads
