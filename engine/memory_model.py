@@ -251,4 +251,6 @@ def _meminfo_bytes(path: Path) -> int | None:
 
 
 def _size(num_bytes: int) -> str:
-    return f"{num_bytes / GIB:.2f} GiB" if abs(num_bytes) >= GIB // 10 else f"{num_bytes / MIB:.1f} MiB"
+    if abs(num_bytes) >= GIB // 10:
+        return f"{num_bytes / GIB:.2f} GiB"
+    return f"{num_bytes / MIB:.1f} MiB" if abs(num_bytes) >= MIB // 2 else f"{num_bytes / 1024:.1f} KiB"

@@ -50,7 +50,7 @@ def sweep_command(
         if outcome.verdict not in (None, "VALID"):
             remarks.append(str(outcome.verdict))
         if outcome.reason:
-            remarks.append(outcome.reason)
+            remarks.append(outcome.reason.splitlines()[0])
         tail = f"  [{'; '.join(remarks)}]" if remarks else ""
         took = f"{outcome.duration_s:5.1f} s" if outcome.duration_s is not None else ""
         err.print(f"trial {record.number:3d}  {value:>12}  {took}  {params(record.params)}{tail}", markup=False)

@@ -76,7 +76,6 @@ class SweepStudy:
             direction="maximize" if search.maximize else "minimize",
             load_if_exists=True,
         )
-        self._optuna.set_metric_names([search.objective])
         if not self._optuna.trials:
             self._enqueue_default()
 

@@ -16,7 +16,7 @@ def run_dashboard(store: Path, port: int) -> int:
     app = Path(__file__).resolve().parents[2] / "app.py"
     command = [sys.executable, "-m", "streamlit", "run", str(app), "--server.port", str(port)]
     command += ["--server.address", "127.0.0.1", "--browser.gatherUsageStats", "false"]
-    command += ["--client.toolbarMode", "viewer"]
+    command += ["--client.toolbarMode", "viewer", "--server.showEmailPrompt", "false"]
     try:
         return subprocess.call(command, env={**os.environ, STORE_VARIABLE: str(store.resolve())})
     except KeyboardInterrupt:

@@ -16,7 +16,7 @@ from workbench.metrics.records import RunRecord
 from workbench.metrics.summary import RunSummary, summarize
 from workbench.metrics.verdict import Expectations, Verdict, judge
 from workbench.metrics.windows import measurement_window
-from workbench.scenario import Scenario, scenario_to_dict
+from workbench.scenario import Scenario, ScenarioError, scenario_to_dict
 from workbench.services.targets import RunnableTarget, build_target
 from workbench.store.provenance import collect_provenance
 from workbench.store.runs import RunInfo, StoredRun, save_run
@@ -96,9 +96,12 @@ def assess(
     scenario: Scenario, params: Mapping[str, Any], seed: int, workload: Workload, record: RunRecord
 ) -> RunResult:
     """Figures and verdict of a record."""
-    window = measurement_window(
-        record, warm_up_s=scenario.measurement.warm_up, cool_down_s=scenario.measurement.cool_down
-    )
+    try:
+        window = measurement_window(
+            record, warm_up_s=scenario.measurement.warm_up, cool_down_s=scenario.measurement.cool_down
+        )
+    except ValueError as error:
+        raise ScenarioError(f"measurement: {error}") from error
     summary = summarize(record, slo_policy(scenario), window)
     verdict = judge(
         record,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,15 @@ from engine.executor.cost_model.step import Overheads
 from engine.simulation import SimulatedDevice, find_simulated_spec, with_gpu_defaults
 from workbench.loadgen.simulated import SimulatedTarget
 from workbench.metrics.definitions import e2el_service_s, is_completed, itl_s, tpot_s, ttft_service_s
-from workbench.metrics.records import RunRecord
+from workbench.metrics.records import FloatArray, RunRecord
 from workbench.scenario import Scenario, ScenarioError
 from workbench.workload import generate_workload
 
-_STATISTICS = {"mean": np.mean, "p50": np.median, "p99": lambda values: np.percentile(values, 99)}
+_STATISTICS: dict[str, Callable[[FloatArray], Any]] = {
+    "mean": np.mean,
+    "p50": np.median,
+    "p99": lambda values: np.percentile(values, 99),
+}
 METRICS = (
     "duration_s",
     "req_s",

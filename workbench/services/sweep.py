@@ -42,6 +42,10 @@ class SweepResult:
     records: Sequence[TrialRecord]
     best: TrialRecord | None
     gain: Gain | None
+    seed: int
+    """Of the search."""
+    num_trials: int
+    """Asked for."""
     repeats: Mapping[str, Sequence[float]]
     """`default` and `best` -> objective of each confirming run."""
     stopped: str | None = None
@@ -59,6 +63,8 @@ class SweepResult:
             "scenario": self.scenario.name,
             "objective": self.search.objective,
             "direction": "maximize" if self.search.maximize else "minimize",
+            "seed": self.seed,
+            "num_trials": self.num_trials,
             "default": None
             if default is None
             else {"params": default.params, "metrics": default.outcome.metrics, "verdict": default.outcome.verdict},
@@ -107,9 +113,13 @@ def conclusion_of(result: SweepResult) -> str:
         return "No run can be trusted: see the verdicts of the trials."
     if result.best.number == 0:
         return "The default configuration was not beaten: no significant gain over the default."
+    name = result.search.objective
+    default = None if result.default is None else result.default.outcome.objective
+    if default == 0 and result.search.maximize:
+        return f"The default configuration reached 0 in {name}, the best {result.best.outcome.objective:.4g}."
     if result.gain is None:
-        return "There is no default result to compare with."
-    span = f"{result.gain.value:+.1%} (95 % interval {result.gain.low:+.1%} to {result.gain.high:+.1%})"
+        return "The default configuration gave no result to compare the best one with."
+    span = f"{result.gain.value:+.1%} (95% interval {result.gain.low:+.1%} to {result.gain.high:+.1%})"
     if not result.gain.is_significant:
         return f"No significant gain over the default: {span} in {result.search.objective}."
     return f"Gain over the default: {span} in {result.search.objective}."
@@ -144,13 +154,34 @@ def run_sweep(
     )
     events.on_start(directory, len(study.records()), total)
     stopped = None
+
+    def result_of(
+        records: Sequence[TrialRecord],
+        *,
+        gain: Gain | None = None,
+        repeats: Mapping[str, Sequence[float]] | None = None,
+        stopped: str | None = None,
+    ) -> SweepResult:
+        return SweepResult(
+            scenario=scenario,
+            search=search,
+            directory=directory,
+            records=records,
+            best=best_trial(records, maximize=search.maximize),
+            gain=gain,
+            seed=seed,
+            num_trials=total,
+            repeats=repeats or {},
+            stopped=stopped,
+        )
+
     with TrialWorker(scenario) as worker:
 
         def evaluate(number: int, params: Mapping[str, Any]) -> TrialOutcome:
             return worker.evaluate(params, directory=trial_directory(directory, number))
 
         def on_trial(record: TrialRecord) -> None:
-            save_study(directory, _result(scenario, search, directory, study.records(), None, {}, None).to_json())
+            save_study(directory, result_of(study.records()).to_json())
             events.on_trial(record)
 
         try:
@@ -168,7 +199,7 @@ def run_sweep(
                 gain, repeats = _confirm(worker, scenario, search, records, best, events)
             except KeyboardInterrupt:
                 stopped = "interrupted while the winner was confirmed: go on with --resume"
-    result = _result(scenario, search, directory, records, gain, repeats, stopped)
+    result = result_of(records, gain=gain, repeats=repeats, stopped=stopped)
     save_study(directory, result.to_json())
     return result
 
@@ -234,23 +265,3 @@ def _confirm(
     interval = gain_of_repeats(np.array(values["default"]), np.array(values["best"]), maximize=search.maximize)
     return Gain(value=interval.value, low=interval.low, high=interval.high), values
 
-
-def _result(
-    scenario: Scenario,
-    search: Search,
-    directory: Path,
-    records: Sequence[TrialRecord],
-    gain: Gain | None,
-    repeats: Mapping[str, Sequence[float]],
-    stopped: str | None,
-) -> SweepResult:
-    return SweepResult(
-        scenario=scenario,
-        search=search,
-        directory=directory,
-        records=records,
-        best=best_trial(records, maximize=search.maximize),
-        gain=gain,
-        repeats=repeats,
-        stopped=stopped,
-    )

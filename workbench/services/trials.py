@@ -16,7 +16,7 @@ from typing import Any
 
 from engine.errors import ConfigError, ModelLoadError
 from workbench.loadgen.errors import RunFailed
-from workbench.scenario import Scenario
+from workbench.scenario import Scenario, ScenarioError
 from workbench.search.outcome import TrialOutcome, TrialState
 from workbench.services.evaluate import RunResult, run_scenario, store_run
 from workbench.store.errors import StoreError
@@ -69,7 +69,7 @@ def evaluate_trial(
     started = time.monotonic()
     try:
         result = run_scenario(scenario, params, seed=seed)
-    except ConfigError as error:
+    except (ConfigError, ScenarioError) as error:
         return TrialOutcome(state=TrialState.INFEASIBLE, reason=str(error), duration_s=time.monotonic() - started)
     except StoreError:
         raise
@@ -88,7 +88,7 @@ def outcome_of(result: RunResult, *, run_path: str | None, duration_s: float) ->
         state=TrialState.COMPLETE,
         reason="; ".join(reasons) or None,
         objective=metrics.value(search.objective) if search is not None else None,
-        constraints={limit.limit.name: limit.shortfall for limit in result.summary.limits},
+        constraints=_constraints(result),
         metrics=metrics.to_dict(),
         classes={name: each.to_dict() for name, each in result.summary.classes.items()},
         verdict=result.verdict.status.value,
@@ -98,6 +98,17 @@ def outcome_of(result: RunResult, *, run_path: str | None, duration_s: float) ->
         run_path=run_path,
         duration_s=duration_s,
     )
+
+
+def _constraints(result: RunResult) -> dict[str, float]:
+    """Limit -> shortfall; a limit that several classes have on their own is numbered from the second on."""
+    found: dict[str, float] = {}
+    for limit in result.summary.limits:
+        name, number = limit.limit.name, 2
+        while name in found:
+            name, number = f"{limit.limit.name}_{number}", number + 1
+        found[name] = limit.shortfall
+    return found
 
 
 def _failed(error: Exception, duration_s: float) -> TrialOutcome:

@@ -1,0 +1,151 @@
+"""Run page: one run, whether it stands alone or is a trial of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from workbench.metrics.statistics import min_samples
+from workbench.report.comparison import TOO_FEW
+from workbench.report.document import Cell, Table
+from workbench.report.facts import RunFacts
+from workbench.report.quantities import (
+    LATENCIES,
+    label,
+    num_samples,
+    number,
+    parameter,
+    parameter_label,
+    shown,
+    value_of,
+)
+from workbench.report.run_plots import CDF_METRICS
+from workbench.report.sections import provenance_rows
+from workbench.services import browse
+from workbench.services.browse import StoreError
+from workbench.ui.blocks import TILE_WIDTH, plain, show_binding, show_hint, show_table, show_verdict, tile
+from workbench.ui.run_charts import cdf_chart, timeline_chart
+from workbench.ui.store import pick, run_of, store_path
+
+_SCALARS = (
+    "num_requests",
+    "num_completed",
+    "num_failed",
+    "duration_s",
+    "requests_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "slo_attainment",
+    "goodput_rps",
+    "num_preemptions",
+    "kv_usage_mean",
+    "kv_usage_max",
+    "prefix_hit_rate",
+)
+_TILES = ("goodput_rps", "slo_attainment", "output_tokens_per_s", "ttft_s.p95", "tpot_s.p95", "kv_usage_max")
+_STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
+
+
+def page() -> None:
+    """The whole page."""
+    st.title("Runs")
+    store = store_path()
+    entries = browse.runs(store)
+    if not entries:
+        show_hint(
+            f"There is no run in {store} yet. Make one, then reload this page:",
+            ["workbench run scenarios/quickstart.yaml", "workbench sweep scenarios/quickstart.yaml"],
+        )
+        return
+    entry = pick("Run", entries, "run")
+    if entry is None:
+        return
+    try:
+        run = run_of(entry.directory)
+    except StoreError as error:
+        st.error(plain(str(error)))
+        return
+    _show(run)
+
+
+def _show(run: RunFacts) -> None:
+    st.caption(plain(f"{run.scenario.get('name', run.name)}, {run.created_at}, {run.clock} clock, seed {run.seed}"))
+    show_verdict(run.verdict, run.reasons)
+    if run.failure:
+        st.error(plain(f"The run broke: {run.failure}"))
+    for note in run.notes:
+        st.text(f"• {note}")
+    tiles = st.container(horizontal=True)
+    for name in _TILES:
+        tiles.metric(*tile(name, value_of(run.metrics, name)), border=True, width=TILE_WIDTH)
+    st.subheader("What limited the engine")
+    if run.binding is None:
+        st.text("Unknown: an endpoint does not show its steps.")
+    else:
+        show_binding([("this run", run.binding)])
+    st.subheader("Latency distributions")
+    panels = [(metric, cdf_chart(run, metric)) for metric in (*CDF_METRICS, "queue_s")]
+    columns = [*st.columns(2), *st.columns(2)]
+    for column, (metric, chart) in zip(columns, panels, strict=True):
+        if chart is None:
+            column.info(f"No completed request has a {label(metric)}.")
+        else:
+            column.plotly_chart(chart, width="stretch", key=f"cdf-{metric}")
+    st.subheader("Queue and KV cache over time")
+    timeline = timeline_chart(run)
+    if timeline is None:
+        st.info("This run has no steps to show: an endpoint does not reveal them.")
+    else:
+        st.plotly_chart(timeline, width="stretch", key="timeline")
+    st.subheader("Figures")
+    show_table(_latencies(run))
+    st.caption(
+        "Latencies describe completed requests from their intended arrival, within the measured window. "
+        f"{TOO_FEW} rests on too few samples for this percentile."
+    )
+    show_table(_totals(run))
+    with st.expander("Configuration and provenance"):
+        show_table(_configuration(run))
+
+
+def _columns(run: RunFacts) -> dict[str, Mapping[str, Any] | None]:
+    """Figures of all requests, and of each class where there are several."""
+    return {"all": run.metrics, **(run.classes if len(run.classes) > 1 else {})}
+
+
+def _totals(run: RunFacts) -> Table:
+    columns = _columns(run)
+    rows: list[list[Cell | str]] = [
+        [label(name), *(shown(name, value_of(metrics, name)) for metrics in columns.values())] for name in _SCALARS
+    ]
+    return Table(header=["Figure", *columns], rows=rows)
+
+
+def _latencies(run: RunFacts) -> Table:
+    rows: list[list[Cell | str]] = []
+    for head in LATENCIES:
+        for index, (group, metrics) in enumerate(_columns(run).items()):
+            names = [f"{head}.{statistic}" for statistic in _STATISTICS]
+            cells = [shown(name, value_of(metrics, name)) + _flag(metrics, name) for name in names]
+            rows.append([label(head) if index == 0 else "", group, *cells, number(num_samples(metrics, head))])
+    return Table(header=["Latency", "Requests", *_STATISTICS, "samples"], rows=rows, left=frozenset({0, 1}))
+
+
+def _flag(metrics: object, name: str) -> str:
+    statistic, count = name.partition(".")[2], num_samples(metrics, name)
+    is_percentile = statistic.startswith("p") and count is not None
+    return f" {TOO_FEW}" if is_percentile and 0 < (count or 0) < min_samples(float(statistic[1:])) else ""
+
+
+def _configuration(run: RunFacts) -> Table:
+    reasons = run.engine.get("reasons") or {}
+    rows: list[list[Cell | str]] = []
+    for name, value in run.engine.items():
+        if name == "reasons":
+            continue
+        origin = "searched" if name in run.params else str(reasons.get(name, ""))
+        rows.append([parameter_label(name), parameter(value), origin])
+    rows += [[what, value, ""] for what, value in provenance_rows(run.provenance)]
+    return Table(header=["What", "Value", "Why"], rows=rows, left=frozenset({0, 1, 2}))
