@@ -8,6 +8,8 @@ from typing import Any
 from engine.build import build_engine, build_scheduler
 from engine.clock import WallClock
 from engine.config import EngineConfig
+from engine.core.preemption import SwapPreemption
+from engine.core.scheduler import Scheduler
 from engine.engine_core import EngineCore
 from engine.resolve import ResolvedConfig
 from engine.warm_up import warm_up
@@ -47,19 +49,29 @@ class EmbeddedTarget:
             deadline_s=deadline_s,
             on_progress=on_progress,
         )
-        lookups = core.scheduler.prefix_cache_stats()
-        return replace(
-            record,
-            prefix_queried_tokens=lookups.queried_tokens,
-            prefix_hit_tokens=lookups.hit_tokens,
-            decision_fingerprint=core.scheduler.fingerprint.hexdigest(),
-        )
+        return with_scheduler_facts(record, core.scheduler)
 
     def close(self) -> None:
         self._executor.close()
 
     def _core(self) -> EngineCore:
         return EngineCore(build_scheduler(self.resolved), self._executor, self._clock)
+
+
+def with_scheduler_facts(record: RunRecord, scheduler: Scheduler) -> RunRecord:
+    """The record with what only the scheduler counted: prefix lookups, decisions, swapped blocks."""
+    lookups = scheduler.prefix_cache_stats()
+    notes = record.notes
+    if isinstance(scheduler.preemption, SwapPreemption):
+        swap = scheduler.preemption
+        notes += (f"{swap.num_blocks_swapped_out} blocks swapped out, {swap.num_blocks_swapped_in} swapped in",)
+    return replace(
+        record,
+        prefix_queried_tokens=lookups.queried_tokens,
+        prefix_hit_tokens=lookups.hit_tokens,
+        decision_fingerprint=scheduler.fingerprint.hexdigest(),
+        notes=notes,
+    )
 
 
 def engine_facts(resolved: ResolvedConfig) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 
 from engine.clock import VirtualClock
 from engine.config import EngineConfig
@@ -14,7 +13,7 @@ from engine.request import Request
 from engine.simulation import SimulatedDevice, build_simulation, resolve_simulated
 from engine.stats import StepStats
 from workbench.loadgen.driver import drive
-from workbench.loadgen.embedded import engine_facts
+from workbench.loadgen.embedded import engine_facts, with_scheduler_facts
 from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.records import RunRecord
 from workbench.workload.records import ModelLimits, Workload
@@ -93,13 +92,7 @@ class SimulatedTarget:
             deadline_s=deadline_s,
             on_progress=on_progress,
         )
-        lookups = simulation.core.scheduler.prefix_cache_stats()
-        return replace(
-            record,
-            prefix_queried_tokens=lookups.queried_tokens,
-            prefix_hit_tokens=lookups.hit_tokens,
-            decision_fingerprint=simulation.core.scheduler.fingerprint.hexdigest(),
-        )
+        return with_scheduler_facts(record, simulation.core.scheduler)
 
     def close(self) -> None:
         pass
