@@ -17,11 +17,14 @@ from engine.simulation import SimulatedDevice, build_simulation, with_gpu_defaul
 from engine.stats import StepStats
 
 
+POOL = {"num_blocks": 513, "max_model_len": 1024}
+
+
 def make_core(clock: str, **options: Any) -> EngineCore:
     if clock == "wall":
-        return build_engine(EngineConfig.from_dict({"model": "tiny", "num_blocks": 513, "max_model_len": 1024, **options}))[0]
+        return build_engine(EngineConfig.from_dict({"model": "tiny", **POOL, **options}))[0]
     device = SimulatedDevice.of("a100-80g-sxm")
-    values = with_gpu_defaults({"num_blocks": 513, "max_model_len": 1024, "async_scheduling": False, **options}, device.gpu)
+    values = with_gpu_defaults({**POOL, "async_scheduling": False, **options}, device.gpu)
     return build_simulation(EngineConfig.from_dict({"model": "meta-llama/Llama-2-13b-hf", **values}), device).core
 
 
@@ -56,7 +59,7 @@ def test_contiguous_reservation_wastes_most_of_the_pool_and_admits_several_times
 
 
 def test_static_batches_take_longest_and_continuous_the_shortest() -> None:
-    """In simulated time: finished members of a static batch block their seats, those of a dynamic batch do not refill."""
+    """In simulated time: a batch that runs to its end leaves its seats empty as members end."""
     ends = {}
     for batching in ("continuous", "dynamic", "static"):
         steps = serve_mixed_lengths(make_core("virtual", batching=batching, max_num_seqs=8))

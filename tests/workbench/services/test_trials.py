@@ -102,7 +102,7 @@ def test_study_trial_0_is_the_default_even_outside_the_space(tmp_path: Path) -> 
 def test_study_stops_after_five_equal_failures_in_a_row(tmp_path: Path) -> None:
     outcome = TrialOutcome(state=TrialState.FAILED, reason="no such device", failure_kind="OSError")
     study = make_study(tmp_path)
-    with pytest.raises(SweepStopped, match="5 trials in a row failed in the same way .no such device"):
+    with pytest.raises(SweepStopped, match=r"5 trials in a row failed in the same way \(no such device"):
         study.run(lambda number, params: outcome, 20)
     assert len(study.records()) == 5
 
