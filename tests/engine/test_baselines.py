@@ -16,7 +16,6 @@ from engine.sampling_params import SamplingParams
 from engine.simulation import SimulatedDevice, build_simulation, with_gpu_defaults
 from engine.stats import StepStats
 
-
 POOL = {"num_blocks": 513, "max_model_len": 1024}
 
 

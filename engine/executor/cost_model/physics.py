@@ -40,7 +40,7 @@ class Chip:
 def smooth_max(sharpness: float, *terms: Array) -> Array:
     """p-norm of the terms: their maximum where one dominates, more where several are alike."""
     largest: Array = np.maximum.reduce(terms)
-    total = np.add.reduce([(term / largest) ** sharpness for term in terms])
+    total: Array = np.add.reduce([(term / largest) ** sharpness for term in terms])
     return np.asarray(largest * total ** (1.0 / sharpness), dtype=np.float64)
 
 
@@ -53,8 +53,8 @@ def gemm_s(p: Parameters, m: Array, n: Array, k: Array, chip: Chip, weight_bytes
     compute = np.full_like(m, np.inf)
     for rows, columns in _TILES:
         tiles = np.ceil(m / rows) * np.ceil(n / columns)
-        share = p["compute"] * rows * columns / (rows * columns + p["small_tile"] * 4096.0)
-        share = share * k / (k + p["short_k"] * 64.0)
+        tile_share = p["compute"] * rows * columns / (rows * columns + p["small_tile"] * 4096.0)
+        share = tile_share * k / (k + p["short_k"] * 64.0)
         waves = tiles / chip.num_sms
         split = np.maximum(waves, 1.0 / np.maximum(1.0, np.floor(k / _SPLIT_K)))
         waves = np.where(waves < 1.0, split, np.ceil(waves))
