@@ -264,4 +264,3 @@ def _confirm(
 
     interval = gain_of_repeats(np.array(values["default"]), np.array(values["best"]), maximize=search.maximize)
     return Gain(value=interval.value, low=interval.low, high=interval.high), values
-
