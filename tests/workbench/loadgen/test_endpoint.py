@@ -241,10 +241,15 @@ def test_run_that_ends_by_force_leaves_no_worker(server: FakeServer, make_worklo
             os.kill(worker_ids()[0], signal.SIGKILL)
 
     thread = threading.Thread(target=interrupt)
-    thread.start()
-    expected = KeyboardInterrupt if cause == "Ctrl-C" else RunFailed
-    with pytest.raises(expected):
-        EndpointTarget(server.url).run(workload)
+    # A shell starts its background jobs with SIGINT ignored, and Python then leaves it so.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        thread.start()
+        expected = KeyboardInterrupt if cause == "Ctrl-C" else RunFailed
+        with pytest.raises(expected):
+            EndpointTarget(server.url).run(workload)
+    finally:
+        signal.signal(signal.SIGINT, before)
     thread.join()
     assert worker_ids() == []
 
