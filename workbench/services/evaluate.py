@@ -53,6 +53,8 @@ class RunResult:
             "binding": None if self.binding is None else self.binding.to_dict(),
             "decision_fingerprint": self.record.decision_fingerprint,
             "workload_fingerprint": self.workload.fingerprint,
+            "workload": self.workload.summary.to_dict(),
+            "notes": list(self.record.notes),
         }
 
 
