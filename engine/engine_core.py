@@ -142,13 +142,14 @@ class EngineCore:
 
 
 def _request_outputs(result: StepResult) -> list[RequestOutput]:
+    ended = {request.request_id for request in result.finished}
     return [
         RequestOutput(
-            request_id=request.request_id,
-            new_token_ids=(token,),
-            finish_reason=request.status.finish_reason,
-            num_cached_tokens=request.num_cached_tokens or 0,
-            num_preemptions=request.num_preemptions,
+            request.request_id,
+            (token,),
+            request.status.finish_reason if ended and request.request_id in ended else None,
+            request.num_cached_tokens or 0,
+            request.num_preemptions,
         )
         for request, token in zip(result.requests, result.token_ids, strict=True)
     ]

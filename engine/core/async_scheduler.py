@@ -7,7 +7,8 @@ synchronous mode, and an end-of-sequence token costs one token that is computed 
 
 from __future__ import annotations
 
-from engine.core.scheduler import Scheduler, StepResult, _Plan
+from engine.core.plan import Plan
+from engine.core.scheduler import Scheduler, StepResult
 from engine.outputs import ModelRunnerOutput, SchedulerOutput
 from engine.request import Request, RequestStatus
 
@@ -15,49 +16,57 @@ from engine.request import Request, RequestStatus
 class AsyncScheduler(Scheduler):
     """Plans with placeholders for the tokens in flight."""
 
-    def _num_pending(self, request: Request) -> int:
-        placeholders, computed = request.num_output_placeholders, request.num_computed_tokens
-        if placeholders and computed + 2 - placeholders >= request.num_prompt_tokens + request.max_tokens:
-            return 0  # the token in flight is foreseen to be the last one
-        return request.num_tokens + placeholders - computed
-
-    def _after_planned(self, request: Request, *, is_last: bool) -> None:
-        if is_last:
-            request.num_output_placeholders += 1
-
-    def _preempt(self, request: Request, plan: _Plan) -> bool:
-        request.num_stale_outputs += request.num_output_placeholders
-        request.num_output_placeholders = 0
-        return super()._preempt(request, plan)
-
-    def _unplan(self, request: Request, plan: _Plan) -> None:
-        if plan.requests.index(request) not in plan.unsampled:
-            request.num_stale_outputs -= 1  # the token of this step will not come
-        super()._unplan(request, plan)
+    def schedule(self, now_s: float = 0.0) -> SchedulerOutput:
+        plan = super().schedule(now_s)
+        unsampled = plan.unsampled
+        for i, request in enumerate(plan.requests):
+            if not unsampled or i not in unsampled:
+                request.num_output_placeholders += 1
+        return plan
 
     def update(self, plan: SchedulerOutput, output: ModelRunnerOutput, now_s: float = 0.0) -> StepResult:
         sampled = output.sampled_token_ids
         requests: list[Request] = []
         tokens: list[int] = []
         finished: list[Request] = []
+        unsampled, block_size = plan.unsampled, self.blocks.block_size
         for i, request in enumerate(plan.requests):
-            if i in plan.unsampled or request.status.is_finished:
+            is_running = request.status is RequestStatus.RUNNING
+            if (unsampled and i in unsampled) or not (is_running or request.status is RequestStatus.PREEMPTED):
                 continue
             token = sampled[request.request_id]
             requests.append(request)
             tokens.append(token)
-            was_running = request.status is RequestStatus.RUNNING
             if request.num_stale_outputs:
                 request.num_stale_outputs -= 1
             else:
                 request.num_output_placeholders -= 1
             if self._append(request, token):
                 finished.append(request)
-                if not was_running:
+                if not is_running:
                     self.waiting.remove(request)
                     self.preemption.drop(request)
-            if was_running:
+            if is_running:
                 # A decode's block becomes findable only now that its last token is known.
-                self.blocks.register_full_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
+                num_known = request.num_computed_tokens - request.num_output_placeholders
+                if num_known % block_size == 0:
+                    self.blocks.register_full_blocks(request, num_known)
         self._after_update(plan, finished, now_s)
         return StepResult(requests, tokens, finished)
+
+    def _num_pending(self, request: Request) -> int:
+        placeholders, computed = request.num_output_placeholders, request.num_computed_tokens
+        if placeholders and computed + 2 - placeholders >= request.num_prompt_tokens + request.max_tokens:
+            return 0  # the token in flight is foreseen to be the last one
+        return request.num_tokens + placeholders - computed
+
+    def _next_block_event(self, request: Request) -> int:
+        # Blocks are registered when tokens come back; planning only allocates, until the last token is foreseen.
+        last = min(request.num_prompt_tokens + request.max_tokens, self.blocks.max_model_len) - 1
+        allocation = len(request.block_ids) * self.blocks.block_size
+        return 0 if request.shares_tail else min(allocation, last)
+
+    def _preempt(self, request: Request, plan: Plan) -> bool:
+        request.num_stale_outputs += request.num_output_placeholders
+        request.num_output_placeholders = 0
+        return super()._preempt(request, plan)

@@ -14,10 +14,11 @@ from engine.config import SchedulerConfig
 from engine.core.admission import AdmissionPolicy
 from engine.core.block_manager import BlockManager
 from engine.core.fingerprint import DecisionFingerprint
+from engine.core.plan import Plan
 from engine.core.preemption import PreemptionPolicy, RecomputePreemption
 from engine.core.request_queue import QUEUES, RequestQueue
 from engine.errors import IntegrityError, RequestRefused
-from engine.outputs import BlockCopy, ModelRunnerOutput, SchedulerOutput
+from engine.outputs import ModelRunnerOutput, SchedulerOutput
 from engine.request import Request, RequestStatus
 from engine.stats import AdmissionStop, PrefixCacheStats
 
@@ -30,37 +31,6 @@ class StepResult(NamedTuple):
     token_ids: list[int]
     """Their tokens."""
     finished: list[Request]
-
-
-class _Plan:
-    """The step being built."""
-
-    __slots__ = (
-        "budget",
-        "computed",
-        "copies",
-        "new_tokens",
-        "preempted",
-        "prefill_tokens",
-        "recomputed_tokens",
-        "requests",
-        "swap_in",
-        "swap_out",
-        "unsampled",
-    )
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.requests: list[Request] = []
-        self.new_tokens: list[int] = []
-        self.computed: list[int] = []
-        self.unsampled: set[int] = set()
-        self.preempted: list[str] = []
-        self.prefill_tokens = 0
-        self.recomputed_tokens = 0
-        self.copies: list[BlockCopy] = []
-        self.swap_out: list[BlockCopy] = []
-        self.swap_in: list[BlockCopy] = []
 
 
 class Scheduler:
@@ -183,7 +153,7 @@ class Scheduler:
     def schedule(self, now_s: float = 0.0) -> SchedulerOutput:
         """Plan the next step. Allocates, preempts and admits; `now_s` is only handed to admission policies."""
         self._release_held()
-        plan = _Plan(self.config.max_num_batched_tokens)
+        plan = Plan(self.config.max_num_batched_tokens)
         limit = self._chunk_limit()
         for policy in self.admission:
             policy.begin_step(self.running, len(self.waiting), now_s)
@@ -257,7 +227,7 @@ class Scheduler:
         """Tokens that could be computed for a running request in this step."""
         return request.num_tokens - request.num_computed_tokens
 
-    def _schedule_running(self, plan: _Plan, limit: int) -> None:
+    def _schedule_running(self, plan: Plan, limit: int) -> None:
         running = self.running
         last_position = self.blocks.max_model_len - 1
         requests, new_tokens, computed_before, budget = plan.requests, plan.new_tokens, plan.computed, plan.budget
@@ -297,7 +267,7 @@ class Scheduler:
         plan.budget = budget
         self.blocks.num_kv_tokens += num_plain
 
-    def _plan(self, request: Request, num_new: int, plan: _Plan) -> None:
+    def _plan(self, request: Request, num_new: int, plan: Plan) -> None:
         """Enter a request whose blocks are there, and advance it: its next step may be planned at once."""
         computed = request.num_computed_tokens
         pending = request.num_tokens + request.num_output_placeholders - computed
@@ -322,7 +292,7 @@ class Scheduler:
             request.shares_tail = self.blocks.has_shared_tail(request)
         return 0 if request.shares_tail else self.blocks.next_block_event(request)
 
-    def _preempt(self, request: Request, plan: _Plan) -> bool:
+    def _preempt(self, request: Request, plan: Plan) -> bool:
         """Suspend a running request; True if it had been planned in this step, whose tokens return to the budget."""
         planned = request in plan.requests if request.priority or plan.requests else False
         if planned:
@@ -339,20 +309,16 @@ class Scheduler:
         self.waiting.add_preempted(request)
         return planned
 
-    def _unplan(self, request: Request, plan: _Plan) -> None:
-        position = plan.requests.index(request)
-        num_new = plan.new_tokens.pop(position)
-        plan.requests.pop(position)
-        request.num_computed_tokens = plan.computed.pop(position)
-        plan.unsampled = {i - (i > position) for i in plan.unsampled if i != position}
-        plan.budget += num_new
+    def _unplan(self, request: Request, plan: Plan) -> None:
+        num_new, computed = plan.remove(request)
+        request.num_computed_tokens = computed
         self.blocks.num_kv_tokens -= num_new
-        if num_new > 1 or request.num_computed_tokens < request.num_tokens - 1:
+        if num_new > 1 or computed < request.num_tokens - 1:
             plan.prefill_tokens -= num_new
 
     # -- admission ----------------------------------------------------------------------------------------------------
 
-    def _admit(self, plan: _Plan, limit: int) -> AdmissionStop:
+    def _admit(self, plan: Plan, limit: int) -> AdmissionStop:
         """Admit from the head of the queue while everything allows it; returns what ended it."""
         waiting = self.waiting
         while True:
@@ -367,7 +333,7 @@ class Scheduler:
             if stop is not None:
                 return stop
 
-    def _try_admit(self, request: Request, plan: _Plan, limit: int) -> AdmissionStop | None:
+    def _try_admit(self, request: Request, plan: Plan, limit: int) -> AdmissionStop | None:
         """Admit the head of the queue; or say why not, with nothing changed: nobody passes it."""
         if request.num_stale_outputs:
             return AdmissionStop.POLICY
