@@ -20,7 +20,7 @@ help:
 	@echo "make dashboard  open the results in a browser"
 	@echo "make test-all   the long tests too"
 	@echo "make check      lint, types and layering only"
-	@echo "make gpu        what needs a GPU: kernels against the oracle, a sweep, calibration"
+	@echo "make gpu        what needs a GPU: kernels against the reference, throughput (uses your own torch)"
 	@echo "make setup      only make the environment in .venv"
 
 setup: $(STAMP)
@@ -55,6 +55,10 @@ test: check
 
 test-all: check
 	$(BIN)/python -m pytest -m "not gpu"
+
+# On a machine with its own CUDA torch and triton: needs nothing else than `engine`.
+gpu:
+	PYTHONPATH=. $(PYTHON) benchmarks/gpu_check.py
 
 bench: setup
 	$(BIN)/python benchmarks/bench_scheduler_step.py
