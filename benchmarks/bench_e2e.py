@@ -1,4 +1,4 @@
-"""Simulated against published runs: `python benchmarks/bench_e2e.py FILE.csv`, medians and P90 per source and metric."""
+"""Simulated against published runs: `python benchmarks/bench_e2e.py FILE.csv`; median and P90 per source, metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast the simulator is: `python benchmarks/bench_simulator.py [--requests FILE.csv] [--model M] [--gpu G] [--json]`.
+"""How fast the simulator is: `python benchmarks/bench_simulator.py [--requests FILE.csv] [--model M] [--gpu G]`.
 
 FILE.csv has the columns arrived_at (s), num_prefill_tokens, num_decode_tokens; without it 5,000 requests of 512 in and
 256 out arrive at 11.3 per second. All per-request and per-step records are kept, prefix caching is on. Prints wall
