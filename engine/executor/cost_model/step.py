@@ -86,7 +86,8 @@ class StepCostModel:
     def __post_init__(self) -> None:
         tokens = np.unique(np.round(np.geomspace(1, _MAX_TOKENS, 220))).astype(np.float64)
         self._log_tokens = np.log(tokens)
-        self._log_linear = np.log(self._tabulate_layer(tokens))
+        # Measured noise must not make more tokens cheaper.
+        self._log_linear = np.maximum.accumulate(np.log(self._tabulate_layer(tokens)))
         self._log_head = np.log(self._gemm(tokens, self._split(self.spec.vocab_size), self.spec.hidden_size))
         self._decode_grid = self._tabulate_decode()
 
@@ -296,5 +297,5 @@ class StepCostModel:
             columns = self._attention_columns(len(kv_lens)) | {"kv_len": 2.0**kv_lens}
             columns["batch"] = np.full(len(kv_lens), 2.0**log_batch)
             table[i] = np.log(model.predict_s(columns, chip))
-        # Measured noise must not make longer contexts cheaper.
-        return batches, kv_lens, np.maximum.accumulate(table, axis=1)
+        # Nor longer contexts or larger batches.
+        return batches, kv_lens, np.maximum.accumulate(np.maximum.accumulate(table, axis=1), axis=0)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from engine.catalog import find_catalog_model, find_gpu, list_gpus
+from engine.executor.cost_model.collectives import all_reduce_s
+from engine.executor.cost_model.operators import load_profile, profile_from_dict, profile_to_dict
+from engine.executor.cost_model.profiles import profile_for
+from engine.executor.cost_model.step import Overheads, Precision, StepCostModel
+
+
+def make_model(gpu: str = "a100-80g-sxm", model: str = "Llama-3.1-8B", **options: object) -> StepCostModel:
+    spec, found = find_catalog_model(model), find_gpu(gpu)
+    assert spec is not None
+    return StepCostModel(spec=spec, gpu=found, profile=profile_for(found), **options)  # type: ignore[arg-type]
+
+
+def decode_s(cost: StepCostModel, batch: int, length: int) -> float:
+    return cost.step_s(
+        num_decodes=batch, decode_kv_tokens=batch * length, longest_kv=length, prefills=[], num_sampled=batch
+    )
+
+
+def prefill_s(cost: StepCostModel, new: int, cached: int = 0) -> float:
+    return cost.step_s(num_decodes=0, decode_kv_tokens=0, longest_kv=0, prefills=[(new, cached)], num_sampled=1)
+
+
+@pytest.mark.parametrize("gpu", list_gpus(), ids=lambda gpu: gpu.id)
+def test_step_on_every_gpu_is_finite_and_grows_with_the_batch_and_the_context(gpu: object) -> None:
+    cost = make_model(gpu.id)  # type: ignore[attr-defined]
+    batches = [decode_s(cost, batch, 500) for batch in (1, 8, 64, 256)]
+    lengths = [decode_s(cost, 32, length) for length in (16, 512, 4096, 16384)]
+    prompts = [prefill_s(cost, new) for new in (64, 512, 2048, 8192)]
+    for series in (batches, lengths, prompts):
+        assert np.isfinite(series).all()
+        assert min(series) > 0
+    assert batches == sorted(batches)
+    assert lengths == sorted(lengths)
+    assert prompts[1:] == sorted(prompts[1:])
+    assert prefill_s(cost, 512, cached=8192) > prefill_s(cost, 512)
+
+
+def test_single_stream_decode_is_near_the_weight_traffic() -> None:
+    """8.03 billion bfloat16 weights over 2,039 GB/s take 7.9 ms; kernels, attention and overheads come on top."""
+    assert 0.0085 < decode_s(make_model(overheads=Overheads(step_us=0.0, layer_us=0.0)), 1, 100) < 0.0115
+
+
+def test_one_long_sequence_costs_more_than_its_share_of_the_mean() -> None:
+    cost = make_model()
+    even = cost.step_s(num_decodes=4, decode_kv_tokens=40_000, longest_kv=10_000, prefills=[], num_sampled=4)
+    skewed = cost.step_s(num_decodes=4, decode_kv_tokens=40_000, longest_kv=39_000, prefills=[], num_sampled=4)
+    assert skewed > even
+
+
+def test_many_steps_at_once_equal_single_steps() -> None:
+    cost = make_model()
+    tokens = np.array([6400.0, 6464.0, 6528.0])
+    together = cost.decode_steps_s(64, tokens, np.array([150.0, 151.0, 152.0]))
+    for i, total in enumerate(tokens):
+        alone = cost.step_s(num_decodes=64, decode_kv_tokens=total, longest_kv=150.0 + i, prefills=[], num_sampled=64)
+        assert together[i] == pytest.approx(alone, abs=1e-15)
+
+
+def test_precision_and_parallelism_shorten_a_step() -> None:
+    plain = decode_s(make_model("h100-80g-sxm"), 16, 1000)
+    assert decode_s(make_model("h100-80g-sxm", precision=Precision(weights="fp8")), 16, 1000) < plain
+    assert decode_s(make_model("h100-80g-sxm", precision=Precision(weights="int4")), 16, 1000) < plain
+    assert decode_s(make_model("h100-80g-sxm", tensor_parallel_size=2), 16, 1000) < plain
+    eager = decode_s(make_model("h100-80g-sxm", enforce_eager=True), 16, 1000)
+    assert eager > plain
+
+
+def test_mixture_of_experts_reads_few_experts_for_one_token_and_all_for_many() -> None:
+    cost = make_model("h100-80g-sxm", "Qwen/Qwen3-30B-A3B")
+    dense = make_model("h100-80g-sxm", "Qwen/Qwen3-32B")
+    assert decode_s(cost, 1, 100) < 0.4 * decode_s(dense, 1, 100)
+    assert decode_s(cost, 64, 100) > 1.8 * decode_s(cost, 1, 100)
+
+
+def test_profile_survives_its_file() -> None:
+    profile = load_profile("h100-80g-sxm")
+    again = profile_from_dict(profile_to_dict(profile))
+    columns = {"m": np.array([1.0, 333.0]), "n": np.array([4096.0, 4096.0]), "k": np.array([4096.0, 4096.0])}
+    from engine.executor.cost_model.operators import chip_of
+
+    chip = chip_of(find_gpu("h100"), "bfloat16")
+    first, second = (p.model("gemm", "bfloat16").predict_s(columns, chip) for p in (profile, again))
+    assert second == pytest.approx(first, rel=1e-6)
+    assert profile.model("gemm", "bfloat16").error is not None
+
+
+def test_profile_of_a_gpu_that_was_not_measured_says_whose_it_is_and_claims_no_error() -> None:
+    profile = profile_for(find_gpu("a40"))
+    assert profile.provenance["transferred_from"] == "a100-80g-sxm"
+    assert all(model.error is None and model.correction is None for model in profile.models.values())
+
+
+def test_all_reduce_interpolates_by_ratio_and_extends_its_ends() -> None:
+    tables = {"NCCL/2": [(1024.0, 10e-6), (4096.0, 40e-6)]}
+    assert all_reduce_s(tables, "NCCL", 2, 2048) == pytest.approx(20e-6)
+    assert all_reduce_s(tables, "NCCL", 2, 16) == pytest.approx(10e-6)
+    assert all_reduce_s(tables, "NCCL", 2, 8192) == pytest.approx(80e-6)
+    assert all_reduce_s(tables, "NCCL", 4, 2048) is None
+
+
+def test_overheads_scale_with_what_they_name() -> None:
+    base = make_model(overheads=Overheads())
+    slower = make_model(overheads=dataclasses.replace(Overheads(), step_us=1300.0))
+    assert decode_s(slower, 4, 100) - decode_s(base, 4, 100) == pytest.approx(1e-3)
