@@ -147,8 +147,8 @@ def test_configuration_that_would_not_start_is_refused_with_the_arithmetic() -> 
         make_core("meta-llama/Llama-2-70b-hf")
     with pytest.raises(ConfigError, match="max_model_len: one request of 131072 tokens"):
         make_core("Llama-3.1-8B", "l4", max_num_seqs=8, max_num_batched_tokens=512)
+    config = EngineConfig.from_dict({"model": LLAMA_13B})
     with pytest.raises(ConfigError, match="tensor_parallel_size: must divide"):
-        config = EngineConfig.from_dict({"model": LLAMA_13B})
         resolve_simulated(config, SimulatedDevice.of("a100", tensor_parallel_size=3))
     with pytest.raises(ConfigError, match="neither in the catalogue nor a directory"):
         make_core("no-such-model")

@@ -37,7 +37,7 @@ def test_find_gpu_understands_every_usual_spelling(spelling: str, gpu_id: str) -
 
 
 def test_find_gpu_of_an_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="'h100-80g-smx' is not in the catalogue. did you mean 'h100-80g-sxm'"):
+    with pytest.raises(ConfigError, match=r"'h100-80g-smx' is not in the catalogue\. did you mean 'h100-80g-sxm'"):
         find_gpu("h100-80g-smx")
     with pytest.raises(ConfigError, match="not in the catalogue"):
         find_gpu("")
