@@ -14,6 +14,7 @@ from engine.clock import VirtualClock
 from engine.config import GIB, MIB, EngineConfig
 from engine.engine_core import EngineCore
 from engine.errors import ConfigError
+from engine.executor.cost_model.calibrated import AdjustedCost, Adjustment, StepCost
 from engine.executor.cost_model.profiles import profile_for
 from engine.executor.cost_model.step import Overheads, Precision, StepCostModel
 from engine.executor.simulated import SimulatedExecutor
@@ -130,9 +131,17 @@ def resolve_simulated(config: EngineConfig, device: SimulatedDevice, spec: Model
 
 
 def build_simulation(
-    config: EngineConfig, device: SimulatedDevice, *, spec: ModelSpec | None = None, clock: VirtualClock | None = None
+    config: EngineConfig,
+    device: SimulatedDevice,
+    *,
+    spec: ModelSpec | None = None,
+    clock: VirtualClock | None = None,
+    adjustment: Adjustment | None = None,
 ) -> Simulation:
-    """Everything for a run on a virtual clock; takes milliseconds and loads nothing."""
+    """Everything for a run on a virtual clock; takes milliseconds and loads nothing.
+
+    `adjustment` is what a calibration on one machine found around the catalogue's prediction.
+    """
     spec = spec or find_simulated_spec(config.model.model)
     resolved = resolve_simulated(config, device, spec)
     cost = StepCostModel(
@@ -146,7 +155,8 @@ def build_simulation(
         block_size=config.cache.block_size,
     )
     clock = clock or VirtualClock()
-    core = EngineCore(build_scheduler(resolved), SimulatedExecutor(cost, clock), clock)
+    step_cost: StepCost = cost if adjustment is None else AdjustedCost(cost, adjustment)
+    core = EngineCore(build_scheduler(resolved), SimulatedExecutor(step_cost, clock), clock)
     return Simulation(core=core, clock=clock, resolved=resolved, cost=cost)
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+# Before torch is imported: test processes share the cores, and spinning OpenMP threads would slow all of them.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 

@@ -7,7 +7,7 @@ after the other: a step starts when it was handed over and the one before has en
 from __future__ import annotations
 
 from engine.clock import Clock
-from engine.executor.cost_model.step import StepCostModel
+from engine.executor.cost_model.calibrated import StepCost
 from engine.outputs import ModelRunnerOutput, SchedulerOutput
 
 SIMULATED_TOKEN = 0
@@ -17,7 +17,7 @@ SIMULATED_TOKEN = 0
 class SimulatedExecutor:
     """Answers with `SIMULATED_TOKEN` and the time at which the device will be done."""
 
-    def __init__(self, cost: StepCostModel, clock: Clock) -> None:
+    def __init__(self, cost: StepCost, clock: Clock) -> None:
         self._cost = cost
         self._clock = clock
         self._busy_until_s = clock.now()

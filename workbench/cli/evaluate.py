@@ -60,6 +60,33 @@ def evaluate_e2e_command(file: Csv, as_json: Json = False) -> None:
         out.print(f"{row['id']}: {', '.join(parts)}", markup=False)
 
 
+@evaluate_app.command("trace")
+def evaluate_trace_command(
+    file: Csv,
+    meta: Annotated[Path, typer.Option("--meta", metavar="FILE.meta.json", help="Engine arguments of the trace.")],
+    calibrate_fraction: Annotated[
+        float, typer.Option(help="Share of the rows, from the first on, to calibrate on; the others are judged.")
+    ] = 0.0,
+    as_json: Json = False,
+) -> None:
+    """Replay a per-request trace of a real server and compare percentiles."""
+    from workbench.services.evaluate_trace import evaluate_trace
+
+    result = evaluate_trace(file, meta, calibrate_fraction)
+    if as_json:
+        _print_json(result)
+        return
+    out.print(f"{result['rows']} rows, calibrated on the first {result['calibrated_on']}", markup=False)
+    table = Table(box=None)
+    for title in ("", "predicted", "measured", "error"):
+        table.add_column(title, justify="right" if title else "left")
+    for name, statistics in result["metrics"].items():
+        for statistic, row in statistics.items():
+            values = [f"{row[key] * 1e3:,.1f} ms" for key in ("predicted", "measured")]
+            table.add_row(f"{name} {statistic}", *values, f"{row['error']:+.1%}")
+    out.print(table)
+
+
 @catalog_app.command("gpus")
 def catalog_gpus(as_json: Json = False) -> None:
     """GPUs: data sheet, price, and where the cost model was measured."""

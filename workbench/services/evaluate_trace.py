@@ -1,0 +1,181 @@
+"""Replay a per-request trace of a real server on the simulated device, uncalibrated or calibrated on its beginning."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.config import EngineConfig
+from engine.executor.cost_model.calibrated import Adjustment
+from engine.request import Request
+from engine.sampling_params import SamplingParams
+from engine.simulation import SimulatedDevice, build_simulation, with_gpu_defaults
+from workbench.metrics.records import FloatArray
+from workbench.scenario import ScenarioError
+
+_COLUMNS = ("arrived_at", "input_toks", "output_toks", "first_token_ts", "last_token_ts")
+_PERCENTS = (50, 90, 95, 99)
+_SHRINKAGE = 0.05
+"""Weight of staying with the catalogue, against the error of the calibration rows: a factor e costs as much as this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Columns of length n, in order of arrival; times in seconds."""
+
+    arrived_s: FloatArray
+    prompt_tokens: FloatArray
+    output_tokens: FloatArray
+    first_s: FloatArray
+    last_s: FloatArray
+
+
+def evaluate_trace(path: Path, meta: Path, calibrate_fraction: float = 0.0) -> dict[str, Any]:
+    """Predicted and measured percentiles of TTFT, TPOT and E2EL, over the rows that were not used to calibrate.
+
+    Raises `ScenarioError` for files that are no trace.
+    """
+    if not 0.0 <= calibrate_fraction < 1.0:
+        raise ScenarioError(f"--calibrate-fraction: must be at least 0 and under 1 (got {calibrate_fraction})")
+    trace, facts = read_trace(path), _read_meta(meta)
+    simulate = _simulator(trace, facts, path)
+    count = int(len(trace.arrived_s) * calibrate_fraction)
+    adjustment = _calibrate(trace, simulate, count) if count else Adjustment()
+    first, last = simulate(adjustment, len(trace.arrived_s))
+    held_out = slice(count, None)
+    return {
+        "rows": len(trace.arrived_s),
+        "calibrated_on": count,
+        "adjustment": asdict(adjustment),
+        "metrics": {
+            name: _compare(predicted[held_out], measured[held_out])
+            for name, predicted, measured in (
+                ("ttft_s", first - trace.arrived_s, trace.first_s - trace.arrived_s),
+                ("tpot_s", _tpot(trace, first, last), _tpot(trace, trace.first_s, trace.last_s)),
+                ("e2el_s", last - trace.arrived_s, trace.last_s - trace.arrived_s),
+            )
+        },
+    }
+
+
+def read_trace(path: Path) -> Trace:
+    """Rows in order of arrival. Raises `ScenarioError`."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        columns = np.array([[float(row[name]) for name in _COLUMNS] for row in rows], dtype=np.float64)
+    except KeyError as error:
+        raise ScenarioError(f"{path}: is no per-request trace: column {error} is missing") from error
+    except (OSError, ValueError, TypeError, csv.Error) as error:
+        raise ScenarioError(f"{path}: cannot be read as a per-request trace ({error})") from error
+    if len(columns) < 2 or not np.isfinite(columns).all():
+        raise ScenarioError(f"{path}: needs at least two rows of finite numbers (got {len(columns)})")
+    columns = columns[np.argsort(columns[:, 0], kind="stable")]
+    return Trace(
+        arrived_s=columns[:, 0],
+        prompt_tokens=columns[:, 1],
+        output_tokens=columns[:, 2],
+        first_s=columns[:, 3],
+        last_s=columns[:, 4],
+    )
+
+
+Simulate = Callable[[Adjustment, int], tuple[FloatArray, FloatArray]]
+"""(adjustment, number of leading requests that matter) -> (time of the first token, time of the last token)."""
+
+
+def _simulator(trace: Trace, facts: Mapping[str, Any], path: Path) -> Simulate:
+    options = dict(facts.get("engine_kwargs") or {})
+    gpu = facts.get("hardware") or facts.get("gpu") or path.stem.split("_")[0]
+    device = SimulatedDevice.of(str(gpu), tensor_parallel_size=int(options.get("tensor_parallel_size") or 1))
+    known = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "gpu_memory_utilization")
+    values = {name: options[name] for name in known if options.get(name) is not None}
+    values["model"] = options.get("model") or facts.get("model")
+    if values["model"] is None:
+        raise ScenarioError(f"{path}: the meta file names no model (engine_kwargs.model)")
+    values["enable_prefix_caching"] = False  # the trace does not say which prompts were alike
+    config = EngineConfig.from_dict(with_gpu_defaults(values, device.gpu))
+
+    def simulate(adjustment: Adjustment, num_needed: int) -> tuple[FloatArray, FloatArray]:
+        simulation = build_simulation(config, device, adjustment=adjustment)
+        core, clock = simulation.core, simulation.clock
+        count = len(trace.arrived_s)
+        first, last = np.full(count, np.nan), np.full(count, np.nan)
+        sent, needed = 0, set(range(num_needed))
+        while needed:
+            while sent < count and trace.arrived_s[sent] <= clock.now():
+                params = SamplingParams(max_tokens=max(int(trace.output_tokens[sent]), 1), ignore_eos=True)
+                prompt = [0] * max(int(trace.prompt_tokens[sent]), 1)
+                core.add_request(Request(str(sent), prompt, params, arrival_time_s=float(trace.arrived_s[sent])))
+                sent += 1
+            if not core.has_unfinished():
+                clock.sleep_until(float(trace.arrived_s[sent]))
+                continue
+            for output in core.step():
+                row = int(output.request_id)
+                if np.isnan(first[row]):
+                    first[row] = clock.now()
+                last[row] = clock.now()
+                if output.finish_reason is not None:
+                    needed.discard(row)
+        return first, last
+
+    return simulate
+
+
+def _calibrate(trace: Trace, simulate: Simulate, count: int) -> Adjustment:
+    """Fit the first `count` requests' first and last token times, shrunk towards the catalogue."""
+    from scipy.optimize import least_squares
+
+    rows = slice(0, count)
+    measured_ttft = trace.first_s[rows] - trace.arrived_s[rows]
+    measured_tpot = _tpot(trace, trace.first_s, trace.last_s)[rows]
+
+    def adjustment(x: FloatArray) -> Adjustment:
+        prefill, decode, step = (float(value) for value in x)
+        return Adjustment(
+            prefill_factor=float(np.exp(prefill)), decode_factor=float(np.exp(decode)), step_s=step * 1e-3
+        )
+
+    def residuals(x: FloatArray) -> FloatArray:
+        first, last = simulate(adjustment(x), count)
+        ttft = np.log((first[rows] - trace.arrived_s[rows]) / measured_ttft)
+        tpot = np.log(_tpot(trace, first, last)[rows] / measured_tpot)
+        # Every request's pace counts four times its TTFT, which hangs on where in a step it arrived.
+        errors = np.concatenate([0.5 * ttft, 2.0 * tpot])
+        return np.concatenate([errors[np.isfinite(errors)], _SHRINKAGE * np.sqrt(count) * x])
+
+    # Steps are discrete: tiny differences would not move any token across one.
+    found = least_squares(residuals, np.zeros(3), diff_step=0.02, x_scale=[0.1, 0.1, 0.3], loss="soft_l1", max_nfev=15)
+    return adjustment(found.x)
+
+
+def _tpot(trace: Trace, first: FloatArray, last: FloatArray) -> FloatArray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(trace.output_tokens > 1, (last - first) / (trace.output_tokens - 1.0), np.nan)
+
+
+def _compare(predicted: FloatArray, measured: FloatArray) -> dict[str, dict[str, float]]:
+    out = {}
+    for percent in _PERCENTS:
+        p, m = float(np.nanpercentile(predicted, percent)), float(np.nanpercentile(measured, percent))
+        out[f"p{percent}"] = {"predicted": p, "measured": m, "error": p / m - 1.0}
+    p, m = float(np.nanmean(predicted)), float(np.nanmean(measured))
+    out["mean"] = {"predicted": p, "measured": m, "error": p / m - 1.0}
+    return out
+
+
+def _read_meta(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{path}: cannot be read as JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise ScenarioError(f"{path}: must hold an object with engine_kwargs")
+    return values
