@@ -152,7 +152,9 @@ def _calibrate(trace: Trace, simulate: Simulate, count: int) -> Adjustment:
         return np.concatenate([errors[np.isfinite(errors)], _SHRINKAGE * np.sqrt(count) * x])
 
     # Steps are discrete: tiny differences would not move any token across one.
-    found = least_squares(residuals, np.zeros(3), diff_step=0.02, x_scale=[0.1, 0.1, 0.3], loss="soft_l1", max_nfev=15)
+    found = least_squares(
+        residuals, np.zeros(3), diff_step=[0.02] * 3, x_scale=[0.1, 0.1, 0.3], loss="soft_l1", max_nfev=15
+    )
     return adjustment(found.x)
 
 
