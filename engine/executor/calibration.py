@@ -40,6 +40,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "small_tile": (1e-3, 10.0),
     "l2_gain": (1e-3, 10.0),
     "l2_mib": (0.5, 200.0),
+    "l2_edge": (1.5, 24.0),
     "short_k": (1e-3, 50.0),
     "quantise": (1e-3, 10.0),
     "merge_us": (1e-3, 20.0),
@@ -51,17 +52,17 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 _STARTS: dict[str, tuple[dict[str, float], ...]] = {
     "gemm": (
         {"launch_us": 3.3, "compute": 0.73, "memory": 0.82, "sharpness": 3.0, "small_tile": 0.37, "l2_gain": 0.14,
-         "l2_mib": 7.4, "short_k": 1.0, "quantise": 1.0},
+         "l2_mib": 7.4, "l2_edge": 3.0, "short_k": 1.0, "quantise": 1.0},
         {"launch_us": 5.0, "compute": 0.62, "memory": 0.73, "sharpness": 5.5, "small_tile": 1.0, "l2_gain": 1.6,
-         "l2_mib": 12.0, "short_k": 2.7, "quantise": 2.7},
+         "l2_mib": 16.0, "l2_edge": 10.0, "short_k": 2.7, "quantise": 2.7},
         {"launch_us": 5.0, "compute": 0.5, "memory": 0.73, "sharpness": 2.6, "small_tile": 1.0, "l2_gain": 2.7,
-         "l2_mib": 20.0, "short_k": 0.4, "quantise": 5.0},
+         "l2_mib": 20.0, "l2_edge": 5.0, "short_k": 0.4, "quantise": 5.0},
     ),
     "decode_attention": (
         {"launch_us": 10.0, "memory": 0.82, "sharpness": 2.6, "merge_us": 0.37, "compute": 0.27, "position_ns": 1.0,
-         "l2_gain": 0.14, "l2_mib": 20.0, "small_kv": 1.0},
+         "l2_gain": 0.14, "l2_mib": 20.0, "l2_edge": 3.0, "small_kv": 1.0},
         {"launch_us": 10.0, "memory": 0.88, "sharpness": 3.7, "merge_us": 1.0, "compute": 0.5, "position_ns": 2.7,
-         "l2_gain": 1.0, "l2_mib": 20.0, "small_kv": 1.2},
+         "l2_gain": 1.0, "l2_mib": 20.0, "l2_edge": 8.0, "small_kv": 1.2},
     ),
     "prefill_attention": (
         {"launch_us": 10.0, "memory": 0.82, "sharpness": 3.0, "compute": 0.62, "ramp": 0.37, "small_kv": 1.0,
@@ -71,7 +72,9 @@ _STARTS: dict[str, tuple[dict[str, float], ...]] = {
     ),
 }  # fmt: skip
 _SCALES: dict[str, tuple[tuple[float, ...], ...]] = {
-    "gemm": tuple((a, b, c) for a in (1.5, 3.0) for b in (1.5, 3.0) for c in (1.5, 3.0)),
+    "gemm": tuple(
+        (a, b, c, d) for a in (1.0, 2.0, 4.0) for b in (1.5, 3.0) for c in (1.5, 3.0) for d in (0.7, 2.0, 9.0)
+    ),
     "decode_attention": tuple((a, a, b, b, 2.0, c) for a in (1.5, 2.5, 4.0) for b in (1.0, 2.0) for c in (3.0, 6.0)),
     "prefill_attention": tuple((a, a, b, b, 2.0, c) for a in (1.5, 2.5, 4.0) for b in (1.0, 2.0) for c in (3.0, 6.0)),
 }

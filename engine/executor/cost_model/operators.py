@@ -126,7 +126,8 @@ def features_of(kind: str, columns: Columns) -> Array:
     """[num, num_features] what the correction depends on: powers of two of the shape, with the KV type apart."""
     c = {name: np.asarray(values, dtype=np.float64) for name, values in columns.items()}
     if kind == "gemm":
-        return np.stack([np.log2(c["m"]), np.log2(c["n"]), np.log2(c["k"])], axis=1)
+        # The size of the weights apart: it decides whether they stay in the L2 cache.
+        return np.stack([np.log2(c["m"]), np.log2(c["n"]), np.log2(c["k"]), np.log2(c["n"] * c["k"])], axis=1)
     length = c["kv_len"] if kind == "decode_attention" else c["new"]
     width = c["kv_heads"] if kind == "decode_attention" else c["heads"]
     group, small = c["heads"] / c["kv_heads"], 3.0 * (c["kv_bytes"] < 2)

@@ -48,7 +48,7 @@ def gemm_s(p: Parameters, m: Array, n: Array, k: Array, chip: Chip, weight_bytes
     """out[m, n] = in[m, k] x W[k, n], seconds. Tiles in whole waves over the SMs; small GEMMs are split over k.
 
     `weight_bytes`, `act_bytes`: per element (0.5 for int4 weights). Parameters: launch_us, compute (share of peak),
-    memory (share of bandwidth), sharpness, small_tile, l2_gain, l2_mib, short_k, quantise (passes over the input).
+    memory (share of bandwidth), sharpness, small_tile, l2_gain, l2_mib, l2_edge, short_k, quantise (passes over the input).
     """
     compute = np.full_like(m, np.inf)
     for rows, columns in _TILES:
@@ -78,7 +78,7 @@ def decode_attention_s(
     """One new token for each of `batch` sequences of `kv_len` tokens, one layer, seconds.
 
     Parameters: launch_us, memory, sharpness, merge_us (of a split), compute, position_ns (one block's time per KV
-    position), l2_gain, l2_mib, small_kv (factor for one-byte elements).
+    position), l2_gain, l2_mib, l2_edge, small_kv (factor for one-byte elements).
     """
     moved = 2.0 * batch * kv_len * kv_heads * head_dim * kv_bytes + 4.0 * batch * heads * head_dim
     memory = moved / (p["memory"] * chip.bandwidth * _l2_factor(p, moved)) * np.where(kv_bytes < 2, p["small_kv"], 1.0)
@@ -120,4 +120,4 @@ def prefill_attention_s(
 
 def _l2_factor(p: Parameters, moved: Array) -> Array:
     """How much faster than DRAM data move that may still lie in the L2 cache."""
-    return np.asarray(1.0 + p["l2_gain"] / (1.0 + (moved / (p["l2_mib"] * 1e6)) ** 3))
+    return np.asarray(1.0 + p["l2_gain"] / (1.0 + (moved / (p["l2_mib"] * 1e6)) ** p["l2_edge"]))
