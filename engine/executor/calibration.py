@@ -12,6 +12,7 @@ import csv
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -72,9 +73,7 @@ _STARTS: dict[str, tuple[dict[str, float], ...]] = {
     ),
 }  # fmt: skip
 _SCALES: dict[str, tuple[tuple[float, ...], ...]] = {
-    "gemm": tuple(
-        (a, b, c, d) for a in (1.0, 2.0, 4.0) for b in (1.5, 3.0) for c in (1.5, 3.0) for d in (0.7, 2.0, 9.0)
-    ),
+    "gemm": tuple(product((1.0, 2.0, 4.0), (1.5, 3.0), (1.5, 3.0), (0.7, 2.0, 9.0))),
     "decode_attention": tuple((a, a, b, b, 2.0, c) for a in (1.5, 2.5, 4.0) for b in (1.0, 2.0) for c in (3.0, 6.0)),
     "prefill_attention": tuple((a, a, b, b, 2.0, c) for a in (1.5, 2.5, 4.0) for b in (1.0, 2.0) for c in (3.0, 6.0)),
 }

@@ -10,6 +10,8 @@ from engine.errors import ConfigError
 from engine.sampling_params import SamplingParams
 from engine.server.errors import ApiError
 
+MAX_N = 128
+"""Answers to one prompt, as in OpenAI's server: one request must not hold up all others."""
 DEFAULT_MAX_TOKENS = 16
 """Of completions, as in OpenAI's and vLLM's servers; a chat may fill the model's window."""
 
@@ -80,6 +82,8 @@ class GenerationBody(BaseModel):
 
     def sampling(self, max_tokens: int, more_stop_token_ids: tuple[int, ...]) -> SamplingParams:
         """Sampling parameters; raises `ApiError` (400) for values out of range."""
+        if self.n is not None and self.n > MAX_N:
+            raise ApiError(400, f"n: must be at most {MAX_N} (got {self.n})", param="n")
         stops = () if self.ignore_eos else more_stop_token_ids
         try:
             return SamplingParams(

@@ -21,7 +21,7 @@ from workbench.scenario import ScenarioError
 
 _COLUMNS = ("arrived_at", "input_toks", "output_toks", "first_token_ts", "last_token_ts")
 _PERCENTS = (50, 90, 95, 99)
-_SHRINKAGE = 0.05
+_SHRINKAGE = 0.02
 """Weight of staying with the catalogue, against the error of the calibration rows: a factor e costs as much as this."""
 
 
@@ -151,9 +151,15 @@ def _calibrate(trace: Trace, simulate: Simulate, count: int) -> Adjustment:
         errors = np.concatenate([0.5 * ttft, 2.0 * tpot])
         return np.concatenate([errors[np.isfinite(errors)], _SHRINKAGE * np.sqrt(count) * x])
 
-    # Steps are discrete: tiny differences would not move any token across one.
+    # Overhead can only be added. Steps are discrete: tiny differences would not move any token across one.
     found = least_squares(
-        residuals, np.zeros(3), diff_step=[0.02] * 3, x_scale=[0.1, 0.1, 0.3], loss="soft_l1", max_nfev=15
+        residuals,
+        np.array([0.0, 0.0, 0.05]),
+        bounds=([-0.7, -0.7, 0.0], [0.7, 0.7, 5.0]),
+        diff_step=[0.02] * 3,
+        x_scale=[0.1, 0.1, 0.3],
+        loss="soft_l1",
+        max_nfev=20,
     )
     return adjustment(found.x)
 

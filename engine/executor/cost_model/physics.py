@@ -48,7 +48,8 @@ def gemm_s(p: Parameters, m: Array, n: Array, k: Array, chip: Chip, weight_bytes
     """out[m, n] = in[m, k] x W[k, n], seconds. Tiles in whole waves over the SMs; small GEMMs are split over k.
 
     `weight_bytes`, `act_bytes`: per element (0.5 for int4 weights). Parameters: launch_us, compute (share of peak),
-    memory (share of bandwidth), sharpness, small_tile, l2_gain, l2_mib, l2_edge, short_k, quantise (passes over the input).
+    memory (share of bandwidth), sharpness, small_tile, l2_gain, l2_mib, l2_edge, short_k, quantise (passes over the
+    input).
     """
     compute = np.full_like(m, np.inf)
     for rows, columns in _TILES:

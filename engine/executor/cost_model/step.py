@@ -88,7 +88,8 @@ class StepCostModel:
         self._log_tokens = np.log(tokens)
         # Measured noise must not make more tokens cheaper.
         self._log_linear = np.maximum.accumulate(np.log(self._tabulate_layer(tokens)))
-        self._log_head = np.log(self._gemm(tokens, self._split(self.spec.vocab_size), self.spec.hidden_size))
+        head = self._gemm(tokens, self._split(self.spec.vocab_size), self.spec.hidden_size)
+        self._log_head = np.maximum.accumulate(np.log(head))
         self._decode_grid = self._tabulate_decode()
 
     # -- what a step costs --------------------------------------------------------------------------------------------
