@@ -37,6 +37,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on std
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for results.")]
 
 
+_INTERRUPTED = 130
+"""What Typer makes of Ctrl-C."""
+
+
 def print_json(value: Any) -> None:
     """One JSON object on stdout; refuses what is not finite."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False, default=str) + "\n")
@@ -71,6 +75,27 @@ def run(
     from workbench.cli.run import run_command
 
     run_command(scenario, overrides=overrides or [], parent=out, as_json=as_json)
+
+
+@app.command()
+def analyze(
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE|SCENARIO", help="File of requests (any known format), or a scenario.")
+    ],
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Counts the tokens of text: a directory, a hub id on this machine, smollm2-135m.")
+    ] = None,
+    overrides: Set = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for plots (PNG).")] = None,
+    write: Annotated[
+        Path | None, typer.Option("--write", metavar="YAML", help="Write a scenario fitted to the file.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Describe a file of requests or a scenario's workload before anything runs."""
+    from workbench.cli.analyze import analyze_command
+
+    analyze_command(path, tokenizer=tokenizer, overrides=overrides or [], directory=out, write=write, as_json=as_json)
 
 
 @app.command()
@@ -150,8 +175,14 @@ def scenario_schema(as_json: Json = False) -> None:
 
 
 def main() -> None:
-    """Entry point: usage errors and user errors exit with 2, failed runs with 1, our own bugs with 3."""
+    """Entry point: user errors exit with 2, failed and interrupted runs with 1, our own bugs with 3."""
     try:
-        app(standalone_mode=True)
+        code = app(standalone_mode=False)
+    except typer.Abort:
+        code = _INTERRUPTED
     except Exception as error:
-        sys.exit(exit_code_of(error))
+        code = exit_code_of(error)
+    if code == _INTERRUPTED:
+        sys.stderr.write("interrupted\n")
+        code = 1
+    sys.exit(code)

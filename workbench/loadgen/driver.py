@@ -150,7 +150,7 @@ class _Run:
             self.core.add_request(request)
         except RequestRefused as refusal:
             self.seen.end(row, Outcome.REJECTED, str(refusal))
-            self.pacing.ended(self.now_s())
+            self.pacing.ended(self.now_s(), row)
             return
         except Exception as error:
             raise _Broken from error
@@ -189,7 +189,7 @@ class _Run:
                 seen.finish(row, output.finish_reason)
                 self.unscheduled.pop(row, None)
                 del rows[output.request_id]
-                self.pacing.ended(now_s)
+                self.pacing.ended(now_s, row)
 
     def _note_first_scheduled(self, step_start_s: float) -> None:
         """A request that knows its prefix hit has been admitted; those that do not are still waiting.

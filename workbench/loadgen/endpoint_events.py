@@ -11,6 +11,10 @@ class BadStream(Exception):
     """The server sent something that is no completion stream, or an error in the middle of one."""
 
 
+_MOST_TOKENS = 10_000_000
+"""No window is as long: a larger count is nonsense, and is taken for none."""
+
+
 class EventReader:
     """Takes the lines of one answer in order."""
 
@@ -121,4 +125,4 @@ def shown(data: bytes, limit: int = 100) -> str:
 
 def _count(values: dict[str, Any], name: str) -> int | None:
     value = values.get(name)
-    return value if isinstance(value, int) and value >= 0 else None
+    return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else None

@@ -95,7 +95,8 @@ def _file_paths(document: Document) -> list[KeyPath]:
     candidates: list[KeyPath] = [("workload", "arrivals", "path")]
     classes = workload.get("classes")
     for index in range(len(classes) if isinstance(classes, list) else 0):
-        candidates += [("workload", "classes", index, name, "path") for name in ("input_tokens", "output_tokens")]
+        names = ("input_tokens", "output_tokens", "file")
+        candidates += [("workload", "classes", index, name, "path") for name in names]
     return [path for path in candidates if isinstance(_get(document.data, path), str)]
 
 

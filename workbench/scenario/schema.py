@@ -6,101 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from workbench.scenario.arrivals import ArrivalSpec, OverLong, TraceArrivals, is_endless, needs_count
-from workbench.scenario.base import (
-    Count,
-    Duration,
-    DurationOrZero,
-    Integer,
-    NonNegative,
-    Spec,
-    WholeNumber,
-    problem,
-)
-from workbench.scenario.lengths import LengthSpec
+from workbench.scenario.base import DurationOrZero, Spec, WholeNumber, problem
+from workbench.scenario.classes import Name, RequestClass
 from workbench.scenario.search import Search
 from workbench.scenario.slo import Slo
 from workbench.scenario.target import EmbeddedTarget, TargetSpec
+from workbench.scenario.workload import WorkloadSpec
 
-Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^\s/\\:][^/\\:\n]*$")]
-
-
-class SharedPrefix(Spec):
-    """Tokens in front of the prompt that several requests have in common (a system prompt)."""
-
-    tokens: Count
-    """Length, in addition to the class's `input_tokens`."""
-    groups: Count = 1
-    """Different prefixes; each request draws one."""
-    zipf_exponent: NonNegative = 0.0
-    """Popularity of group k is proportional to (k + 1) ** -exponent; 0 = all alike."""
-
-
-class RequestClass(Spec):
-    """One kind of request in the mix."""
-
-    name: Name
-    weight: NonNegative | None = None
-    """Share of the requests, relative to the other classes' weights."""
-    count: Count | None = None
-    """Number of requests, instead of weights and `num_requests`."""
-    input_tokens: LengthSpec
-    output_tokens: LengthSpec
-    slo: Slo | None = None
-    """Replaces the scenario's SLO for this class."""
-    priority: Integer = 0
-    """Lower is more urgent; used by `scheduling_policy: priority`."""
-    shared_prefix: SharedPrefix | None = None
-
-
-class WorkloadSpec(Spec):
-    """Which requests, when."""
-
-    num_requests: Count | None = None
-    """Number of requests; for a trace the most rows to replay."""
-    duration: Duration | None = None
-    """Stop issuing after this long."""
-    arrivals: ArrivalSpec
-    max_concurrency: Count | None = None
-    """The client holds requests back while this many are in flight; waiting still counts as latency."""
-    over_long: OverLong | None = None
-    """Requests over the model's window: `fail`, `drop` or `clip` (shorten the prompt). Default: `fail`, for a trace
-    `drop`; what was dropped or clipped is counted and printed."""
-    classes: tuple[RequestClass, ...] = ()
-    """The mix; may be empty for a trace, whose own lengths are used then."""
-
-    @model_validator(mode="after")
-    def _check(self) -> WorkloadSpec:
-        self._check_classes()
-        counted = bool(self.classes) and self.classes[0].count is not None
-        if counted and self.num_requests not in (None, sum(kind.count or 0 for kind in self.classes)):
-            raise problem("num_requests", "must equal the sum of the classes' counts, or be left out")
-        if counted and (self.duration is not None or isinstance(self.arrivals, TraceArrivals)):
-            raise problem("classes", "must have weights instead of counts with duration or a trace")
-        if needs_count(self.arrivals) and self.num_requests is None and not counted:
-            raise problem("num_requests", f"is missing: arrivals {self.arrivals.kind} does not end by itself")
-        if needs_count(self.arrivals) and self.duration is not None:
-            raise problem("duration", f"does not go with arrivals {self.arrivals.kind}. Use num_requests")
-        if is_endless(self.arrivals) and self.num_requests is None and self.duration is None and not counted:
-            raise problem("num_requests", "is missing: give num_requests or duration")
-        return self
-
-    def _check_classes(self) -> None:
-        if not self.classes and not isinstance(self.arrivals, TraceArrivals):
-            raise problem("classes", "must name at least one class (only a trace has lengths of its own)")
-        seen: set[str] = set()
-        for index, kind in enumerate(self.classes):
-            if kind.name in seen:
-                raise problem(f"classes.{index}.name", "is used twice. Names must differ")
-            seen.add(kind.name)
-            if kind.count is not None and kind.weight is not None:
-                raise problem(f"classes.{index}.count", "excludes weight. Keep one of them")
-        if any(kind.count is not None for kind in self.classes):
-            for index, kind in enumerate(self.classes):
-                if kind.count is None:
-                    raise problem(f"classes.{index}.count", "is missing: other classes have a count")
-        elif self.classes and not sum(1.0 if kind.weight is None else kind.weight for kind in self.classes) > 0:
-            raise problem("classes", "must have weights that do not sum to 0")
+__all__ = ["Measurement", "RequestClass", "Scenario", "WorkloadSpec"]
 
 
 class Measurement(Spec):

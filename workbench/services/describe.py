@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from engine.models.loader import find_spec
-from workbench.scenario import engine_spec, load_scenario, scenario_to_dict
+from engine.model_spec import ModelSpec
+from workbench.scenario import Scenario, engine_spec, load_scenario, scenario_to_dict
 from workbench.workload import generate_workload
 from workbench.workload.records import ModelLimits
 
@@ -16,12 +16,26 @@ from workbench.workload.records import ModelLimits
 def describe_scenario(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """JSON types only. Raises `ScenarioError`, `ConfigError` or `ModelLoadError` for what could not run."""
     scenario = load_scenario(path, overrides)
-    config = engine_spec(scenario)
-    spec = find_spec(scenario.model)
-    limit = min(config.model.max_model_len or spec.max_position, spec.max_position)
-    workload = generate_workload(scenario, ModelLimits(max_model_len=limit, vocab_size=spec.vocab_size))
+    workload = generate_workload(scenario, limits_of(scenario))
     return {
         "scenario": scenario_to_dict(scenario),
         "workload": asdict(workload.summary),
         "fingerprint": workload.fingerprint,
     }
+
+
+def limits_of(scenario: Scenario) -> ModelLimits:
+    """What the scenario's model takes, without building a target. Raises `ConfigError` or `ModelLoadError`."""
+    config, spec = engine_spec(scenario), _spec_of(scenario)
+    limit = min(config.model.max_model_len or spec.max_position, spec.max_position)
+    return ModelLimits(max_model_len=limit, vocab_size=spec.vocab_size)
+
+
+def _spec_of(scenario: Scenario) -> ModelSpec:
+    if scenario.target.kind == "simulated":
+        from engine.simulation import find_simulated_spec
+
+        return find_simulated_spec(scenario.model)
+    from engine.models.loader import find_spec  # torch: slow to import, and a simulation needs none
+
+    return find_spec(scenario.model)

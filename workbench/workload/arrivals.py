@@ -5,6 +5,7 @@ Nothing is rescaled: the realised rate differs from the stated one by chance, an
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -15,7 +16,9 @@ from workbench.scenario.arrivals import (
     ArrivalSpec,
     ClosedLoop,
     ConstantArrivals,
+    DiurnalArrivals,
     GammaArrivals,
+    OnOffArrivals,
     PoissonArrivals,
     RampArrivals,
     StagesArrivals,
@@ -27,6 +30,7 @@ FloatArray = npt.NDArray[np.float64]
 
 MAX_REQUESTS = 50_000_000
 """More than this is a slip of the pen, not a load."""
+_PIECES_PER_PERIOD = 96
 
 
 def draw_arrivals(
@@ -51,6 +55,11 @@ def draw_arrivals(
             profile = [(arrivals.duration, arrivals.start_rate, arrivals.end_rate)]
         case StagesArrivals():
             profile = [(stage.duration, stage.rate, stage.rate) for stage in arrivals.stages]
+        case OnOffArrivals():
+            period = [(arrivals.on, arrivals.rate, arrivals.rate), (arrivals.off, arrivals.off_rate, arrivals.off_rate)]
+            return _periodic(period, num_requests, duration_s, rng)
+        case DiurnalArrivals():
+            return _periodic(_day(arrivals), num_requests, duration_s, rng)
         case TraceArrivals():
             raise TypeError("the arrival times of a trace are read, not drawn")
     return _bounded(_varying_poisson(profile, rng), num_requests, duration_s)
@@ -106,6 +115,58 @@ def _varying_poisson(profile: list[tuple[float, float, float]], rng: np.random.G
         times.append(start_s + _inverse_mass(np.array(marks), duration_s, rate_0, rate_1))
         start_s += duration_s
     return np.concatenate(times) if times else np.zeros(0)
+
+
+def _periodic(
+    period: list[tuple[float, float, float]],
+    num_requests: int | None,
+    duration_s: float | None,
+    rng: np.random.Generator,
+) -> FloatArray:
+    """Poisson whose rate repeats; a longer run extends a shorter one."""
+    length_s = sum(duration for duration, _, _ in period)
+    mass = sum((rate_0 + rate_1) / 2 * duration for duration, rate_0, rate_1 in period)
+    _count(mass / length_s, num_requests, duration_s, slack=1.0)
+    marks: list[FloatArray] = []
+    total, last = 0, 0.0
+    # Unit-rate arrivals until the bound, in periods (of mass each); then all are mapped at once.
+    while (num_requests is None or total < num_requests) and (
+        duration_s is None or last // mass * length_s <= duration_s
+    ):
+        drawn = last + np.cumsum(rng.exponential(size=4096))
+        marks.append(drawn)
+        total, last = total + len(drawn), float(drawn[-1])
+        if total > MAX_REQUESTS + 4096:
+            break
+    unit = np.concatenate(marks) if marks else np.zeros(0)
+    cycle = np.floor(unit / mass)
+    within = unit - cycle * mass
+    times = cycle * length_s + _inverse_profile(period, within)
+    return _bounded(times, num_requests, duration_s)
+
+
+def _inverse_profile(profile: list[tuple[float, float, float]], mass: FloatArray) -> FloatArray:
+    """Times at which the integrated rate of the pieces reaches `mass`."""
+    masses = np.array([(rate_0 + rate_1) / 2 * duration for duration, rate_0, rate_1 in profile])
+    ends = np.cumsum(masses)
+    starts_s = np.concatenate([[0.0], np.cumsum([duration for duration, _, _ in profile])])
+    piece = np.minimum(np.searchsorted(ends, mass, side="right"), len(profile) - 1)
+    times = np.zeros(len(mass))
+    for index, (duration, rate_0, rate_1) in enumerate(profile):
+        rows = piece == index
+        inside = np.maximum(mass[rows] - (ends[index] - masses[index]), 0.0)
+        times[rows] = starts_s[index] + _inverse_mass(inside, duration, rate_0, rate_1)
+    return times
+
+
+def _day(arrivals: DiurnalArrivals) -> list[tuple[float, float, float]]:
+    """The cosine in straight pieces; their ends lie on it and their mean is the stated rate."""
+    edges = np.linspace(0.0, arrivals.period, _PIECES_PER_PERIOD + 1)
+    swing = arrivals.peak_to_mean - 1
+    rates = arrivals.mean_rate * (1 + swing * np.cos(2 * np.pi * (edges - arrivals.peak_at) / arrivals.period))
+    rates = np.maximum(rates, 0.0)
+    width = arrivals.period / _PIECES_PER_PERIOD
+    return [(width, float(low), float(high)) for low, high in itertools.pairwise(rates)]
 
 
 def _inverse_mass(mass: FloatArray, duration_s: float, rate_0: float, rate_1: float) -> FloatArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.workload.randomness import stream
+from workbench.workload.traces.table import TokenSpans
 
 TokenArray = npt.NDArray[np.int32]
 IntArray = npt.NDArray[np.int64]
@@ -52,26 +54,37 @@ class RandomPrompts:
     index_in_class: IntArray
     num_prompt_tokens: IntArray
     num_prefix_tokens: IntArray
-    """Leading tokens shared with the other requests of the class and group."""
+    """Tokens shared with the other requests of the class and group."""
     prefix_group: IntArray
     """-1 without a shared prefix."""
+    num_header_tokens: IntArray | None = None
+    """Tokens of the request's own in front of the shared ones; None: nowhere any."""
+    turn: IntArray | None = None
+    """Position in the conversation `index_in_class`; None: all alone."""
 
     def token_ids(self, index: int) -> TokenArray:
-        name = self.class_names[self.class_index[index]]
+        name, number = self.class_names[self.class_index[index]], int(self.index_in_class[index])
         num_prefix = int(self.num_prefix_tokens[index])
-        own = self.vocabulary.draw(
-            stream(self.seed, "prompt", name, int(self.index_in_class[index])),
-            int(self.num_prompt_tokens[index]) - num_prefix,
-        )
+        num_header = 0 if self.num_header_tokens is None else int(self.num_header_tokens[index])
+        # Draws of one stream: the longer prompt of a later turn begins with the whole earlier conversation.
+        count = int(self.num_prompt_tokens[index])
+        own = self.vocabulary.draw(stream(self.seed, "prompt", name, number), max(count - num_prefix - num_header, 0))
         if num_prefix == 0:
             return own
         shared = self.vocabulary.draw(stream(self.seed, "prefix", name, int(self.prefix_group[index])), num_prefix)
-        return np.concatenate([shared, own])
+        if num_header == 0:
+            return np.concatenate([shared, own])
+        turn = 0 if self.turn is None else int(self.turn[index])
+        header = self.vocabulary.draw(stream(self.seed, "header", name, number, turn), num_header)
+        return np.concatenate([header, shared, own])[:count]
 
     def fingerprint(self) -> bytes:
         digest = _digest("random", self.seed, self.vocabulary.size, self.vocabulary.first_id)
         for column in (self.index_in_class, self.num_prefix_tokens, self.prefix_group):
             digest.update(column.tobytes())
+        for optional in (self.num_header_tokens, self.turn):
+            if optional is not None and optional.any():
+                digest.update(optional.tobytes())
         return digest.digest()
 
 
@@ -105,6 +118,61 @@ class HashedPrompts:
         digest = _digest("hashed", self.seed, self.vocabulary.size, self.vocabulary.first_id, self.block_tokens)
         digest.update(self.block_ids.tobytes())
         digest.update(self.block_offsets.tobytes())
+        return digest.digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPrompts:
+    """Real prompts as a tokenizer made them. Ids that the model does not have wrap around; a prompt that must be longer
+    than its text goes on with random tokens, one that must be shorter is cut."""
+
+    seed: int
+    vocabulary: Vocabulary
+    spans: TokenSpans
+    num_prompt_tokens: IntArray
+
+    def token_ids(self, index: int) -> TokenArray:
+        count = int(self.num_prompt_tokens[index])
+        start = int(self.spans.starts[index])
+        ids = self.spans.ids[start : min(int(self.spans.ends[index]), start + count)]
+        if len(ids) and int(ids.max()) >= self.vocabulary.size:
+            ids = ids % self.vocabulary.size
+        if len(ids) == count:
+            return ids
+        rest = self.vocabulary.draw(stream(self.seed, "rest", index), count - len(ids))
+        return np.concatenate([ids, rest])
+
+    def fingerprint(self) -> bytes:
+        digest = _digest("text", self.seed, self.vocabulary.size, self.vocabulary.first_id)
+        for column in (self.spans.ids, self.spans.starts, self.spans.ends):
+            digest.update(column.tobytes())
+        return digest.digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedPrompts:
+    """Some classes take their prompts from a file, row by row; the others generate them."""
+
+    generated: PromptSource
+    files: Mapping[int, PromptSource]
+    """Number of the class -> prompts of its file's rows."""
+    class_index: IntArray
+    file_row: IntArray
+    """-1 for requests without a file."""
+    num_prompt_tokens: IntArray
+
+    def token_ids(self, index: int) -> TokenArray:
+        source = self.files.get(int(self.class_index[index]))
+        if source is None:
+            return self.generated.token_ids(index)
+        return source.token_ids(int(self.file_row[index]))[: int(self.num_prompt_tokens[index])]
+
+    def fingerprint(self) -> bytes:
+        digest = _digest("mixed")
+        digest.update(self.generated.fingerprint())
+        for number, source in sorted(self.files.items()):
+            digest.update(str(number).encode() + source.fingerprint())
+        digest.update(self.file_row.tobytes())
         return digest.digest()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,16 @@ class ClosedLoopPacing:
 
     concurrency: int
     think_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnPacing:
+    """Turns of conversations are sent when the turn before has ended and its user has thought."""
+
+    previous_row: IntArray
+    """[n] row of the turn before; -1 for requests that arrive by themselves."""
+    think_time_s: FloatArray
+    """[n] from the end of the turn before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +104,22 @@ class WorkloadSummary:
     """The policy that was in force."""
     source: ImportReport | None = None
     """Account of the trace file."""
+    files: Mapping[str, ImportReport] = field(default_factory=dict)
+    """Class name -> account of its file."""
+    rate_drift: float | None = None
+    """Highest / lowest rate of the three thirds of the requests, minus 1; None for fewer than 30."""
+    num_conversations: int = 0
 
     def describe(self) -> list[str]:
         """Lines for a reader: the trace's account, what was realised, what policies changed."""
         lines = self.source.describe() if self.source is not None else []
+        for report in self.files.values():
+            lines += report.describe()
+        if self.num_conversations:
+            lines.append(
+                f"{self.num_conversations} conversations; later turns wait for the answer before, their times below "
+                "are the earliest possible"
+            )
         lines.append(f"{self.num_requests} requests{self._describe_arrivals()}")
         for name, figures in self.classes.items():
             lines.append(f"{name}: {figures.describe()}")
@@ -111,7 +133,8 @@ class WorkloadSummary:
         if self.span_s is None or self.rate_per_s is None or self.cv is None:
             return ""
         asked = "" if self.asked_rate_per_s is None else f", asked {self.asked_rate_per_s:.3g}/s"
-        return f" over {self.span_s:.3g} s{asked}, realised {self.rate_per_s:.3g}/s, CV of gaps {self.cv:.2f}"
+        drift = "" if self.rate_drift is None else f", drift between thirds {self.rate_drift:.0%}"
+        return f" over {self.span_s:.3g} s{asked}, realised {self.rate_per_s:.3g}/s, CV of gaps {self.cv:.2f}{drift}"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
@@ -147,6 +170,8 @@ class Workload:
     fingerprint: str
     """sha256 over everything above: equal fingerprints mean equal requests, byte for byte."""
     summary: WorkloadSummary
+    turn_pacing: TurnPacing | None = None
+    """None: no request waits for another."""
 
     def __len__(self) -> int:
         return len(self.request_ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -11,35 +12,62 @@ from workbench.scenario.arrivals import (
     ArrivalSpec,
     ClosedLoop,
     ConstantArrivals,
+    DiurnalArrivals,
     GammaArrivals,
+    OnOffArrivals,
     PoissonArrivals,
     RampArrivals,
     StagesArrivals,
 )
 from workbench.scenario.schema import WorkloadSpec
-from workbench.workload.columns import ClampCounts, Columns, IntArray
+from workbench.workload.analysis import thirds
+from workbench.workload.class_rows import ClampCounts
+from workbench.workload.columns import Columns, FloatArray, IntArray
 from workbench.workload.prompts import PromptSource
 from workbench.workload.records import ClassSummary, ClosedLoopPacing, LengthSummary, WorkloadSummary
 from workbench.workload.traces.table import ImportReport
 
 
 def summarize_workload(
-    spec: WorkloadSpec, columns: Columns, over_long: str, source: ImportReport | None
+    spec: WorkloadSpec,
+    columns: Columns,
+    over_long: str,
+    source: ImportReport | None,
+    files: Mapping[str, ImportReport] | None = None,
 ) -> WorkloadSummary:
-    """Realised figures of the columns."""
+    """Realised figures of the columns; `files` are the accounts of the classes' files."""
     times = columns.arrival_s
     is_timed = not isinstance(spec.arrivals, (AllAtOnce, ClosedLoop)) and len(times) > 2 and times[-1] > times[0]
     gaps = np.diff(times)
     return WorkloadSummary(
         num_requests=len(times),
         span_s=float(times[-1] - times[0]) if is_timed else None,
-        asked_rate_per_s=asked_rate(spec.arrivals),
+        asked_rate_per_s=_asked_rate(spec),
         rate_per_s=float(len(gaps) / (times[-1] - times[0])) if is_timed else None,
         cv=float(gaps.std() / gaps.mean()) if is_timed else None,
         classes={name: _class_summary(columns, number, name) for number, name in enumerate(columns.class_names)},
         over_long=over_long,
         source=source,
+        files=dict(files or {}),
+        rate_drift=_rate_drift(times) if is_timed else None,
+        num_conversations=int(columns.session_index.max(initial=-1)) + 1 if source is None else 0,
     )
+
+
+def _rate_drift(times: FloatArray) -> float | None:
+    nothing = np.zeros(len(times), dtype=np.int64)
+    rates = [part.rate_per_s for part in thirds(times, nothing, nothing)]
+    known = [rate for rate in rates if rate is not None]
+    return max(known) / min(known) - 1 if known and len(known) == len(rates) else None
+
+
+def _asked_rate(spec: WorkloadSpec) -> float | None:
+    """Of all arrivals together; None where a part states none, and where conversations make more of them."""
+    processes = [kind.arrivals for kind in spec.classes if kind.arrivals is not None]
+    rates = [asked_rate(process) for process in (spec.arrivals, *processes) if process is not None]
+    if None in rates or any(kind.conversation is not None for kind in spec.classes):
+        return None
+    return sum(rate for rate in rates if rate is not None)
 
 
 def asked_rate(arrivals: ArrivalSpec) -> float | None:
@@ -52,6 +80,11 @@ def asked_rate(arrivals: ArrivalSpec) -> float | None:
         case StagesArrivals():
             total = sum(stage.duration for stage in arrivals.stages)
             return sum(stage.rate * stage.duration for stage in arrivals.stages) / total
+        case OnOffArrivals():
+            mass = arrivals.rate * arrivals.on + arrivals.off_rate * arrivals.off
+            return mass / (arrivals.on + arrivals.off)
+        case DiurnalArrivals():
+            return arrivals.mean_rate
         case _:
             return None
 
@@ -90,6 +123,9 @@ def fingerprint(
         columns.num_prompt_tokens,
         columns.max_output_tokens,
         columns.priority,
+        columns.turn,
+        columns.session_index,
+        columns.think_time_s,
     ):
         digest.update(np.ascontiguousarray(column).tobytes())
     digest.update(prompts.fingerprint())

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from workbench.scenario import ScenarioError
+from workbench.scenario import ScenarioError, parse_scenario
+from workbench.workload import ModelLimits, generate_workload
 from workbench.workload.arrivals import _inverse_mass
 
 
@@ -77,3 +78,108 @@ def test_arrivals_absurd_numbers_are_refused_not_allocated(make_workload: Any) -
         make_workload(
             num_requests=None, arrivals="{kind: ramp, start_rate: 1e12, end_rate: 1e12, duration: 1h}", duration="1h"
         )
+
+
+def test_arrivals_on_off_bursts_have_their_rates(make_workload: Any) -> None:
+    bursts = "{kind: on_off, rate: 100, on: 10s, off: 30s, off_rate: 10}"
+    workload = make_workload(arrivals=bursts, num_requests=None, duration="400s")
+    phase = workload.arrival_s % 40
+    assert np.count_nonzero(phase < 10) == pytest.approx(10_000, rel=0.03)
+    assert np.count_nonzero(phase >= 10) == pytest.approx(3_000, rel=0.06)
+    assert workload.summary.asked_rate_per_s == pytest.approx(32.5)
+    assert workload.summary.cv > 1.5
+    assert stats.kstest(phase[phase < 10] / 10, stats.uniform.cdf).pvalue > 0.01
+
+
+def test_arrivals_on_off_without_background_are_silent_between(make_workload: Any) -> None:
+    workload = make_workload(arrivals="{kind: on_off, rate: 50, on: 2s, off: 8s}", num_requests=1000)
+    assert len(workload) == 1000
+    assert (workload.arrival_s % 10 < 2).all()
+
+
+def test_arrivals_diurnal_follows_the_day(make_workload: Any) -> None:
+    day = "{kind: diurnal, mean_rate: 20, peak_to_mean: 1.8, period: 1000s, peak_at: 250s}"
+    times = make_workload(arrivals=day, num_requests=None, duration="2000s").arrival_s
+    assert len(times) == pytest.approx(40_000, rel=0.02)
+    counts, _ = np.histogram(times % 1000, bins=10, range=(0, 1000))
+    middle = np.arange(50, 1000, 100)
+    width = np.sinc(0.1)  # the mean of a cosine over a tenth of its period
+    expected = 4000 * (1 + 0.8 * width * np.cos(2 * np.pi * (middle - 250) / 1000))
+    assert counts == pytest.approx(expected, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        "{kind: on_off, rate: 30, on: 1s, off: 1s}",
+        "{kind: diurnal, mean_rate: 20, period: 60s}",
+        "{kind: gamma, rate: 4, burstiness: 0.3}",
+    ],
+)
+def test_arrivals_longer_run_extends_the_shorter(make_workload: Any, arrivals: str) -> None:
+    short = make_workload(arrivals=arrivals, num_requests=100).arrival_s
+    long = make_workload(arrivals=arrivals, num_requests=9000).arrival_s
+    assert np.array_equal(short, long[:100])
+    assert (np.diff(long) >= 0).all()
+
+
+def test_arrivals_drift_of_a_ramp_is_reported_and_of_poisson_small(make_workload: Any) -> None:
+    ramp = make_workload(arrivals="{kind: ramp, start_rate: 5, end_rate: 50, duration: 100s}", num_requests=None)
+    assert ramp.summary.rate_drift > 0.5
+    assert "drift between thirds" in ramp.summary.describe()[0]
+    assert make_workload(num_requests=20_000).summary.rate_drift < 0.05
+
+
+def test_arrivals_own_process_of_a_class_beside_a_common_one(make_workload: Any) -> None:
+    classes = (
+        "[{name: a, input_tokens: 5, output_tokens: 5}, {name: b, input_tokens: 5, output_tokens: 5, "
+        "arrivals: {kind: constant, rate: 2}}, {name: c, input_tokens: 5, output_tokens: 5, count: 7, "
+        "arrivals: {kind: all_at_once}}]"
+    )
+    workload = make_workload(classes=classes, num_requests=None, duration="50s")
+    counts = {name: summary.num_requests for name, summary in workload.summary.classes.items()}
+    assert counts["a"] == pytest.approx(200, abs=45)
+    assert (counts["b"], counts["c"]) == (100, 7)
+    own = workload.arrival_s[workload.class_index == workload.class_names.index("b")]
+    assert np.diff(own) == pytest.approx(np.full(99, 0.5))
+    assert (np.diff(workload.arrival_s) >= 0).all()
+
+
+def test_arrivals_of_classes_alone_need_no_common_process() -> None:
+    scenario = parse_scenario(
+        "name: t\nworkload: {duration: 10s, classes: [{name: a, input_tokens: 5, output_tokens: 5, "
+        "arrivals: {kind: constant, rate: 3}}]}"
+    )
+    workload = generate_workload(scenario, ModelLimits(max_model_len=None, vocab_size=99))
+    assert len(workload) == 30
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        ("{classes: [{name: a, input_tokens: 5, output_tokens: 5}]}", "workload.arrivals: is missing"),
+        (
+            "{classes: [{name: a, input_tokens: 5, output_tokens: 5, arrivals: {kind: poisson, rate: 1}}]}",
+            "workload.classes.0.count: is missing: give it, or workload.duration",
+        ),
+        (
+            "{num_requests: 5, arrivals: {kind: poisson, rate: 1}, classes: [{name: a, input_tokens: 5, "
+            "output_tokens: 5, count: 5, arrivals: {kind: poisson, rate: 1}}]}",
+            "workload.arrivals: is used by no class",
+        ),
+        (
+            "{num_requests: 5, arrivals: {kind: closed_loop, concurrency: 2}, classes: [{name: a, input_tokens: 5, "
+            "output_tokens: 5, conversation: {turns: 3}}]}",
+            "workload.classes.0.conversation: does not go with closed_loop",
+        ),
+        (
+            "{arrivals: {kind: poisson, rate: 1}, duration: 5s, classes: [{name: a, weight: 2, input_tokens: 5, "
+            "output_tokens: 5, arrivals: {kind: poisson, rate: 1}}]}",
+            "workload.classes.0.weight: excludes arrivals",
+        ),
+    ],
+)
+def test_arrivals_that_contradict_each_other_are_refused(workload: str, message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        parse_scenario(f"name: t\nworkload: {workload}")
+    assert message in str(caught.value)

@@ -35,9 +35,9 @@ def rows_of(workload: Any, name: str) -> dict[str, tuple[int, int, bytes]]:
 def test_generate_is_equal_in_processes_with_other_hash_seeds() -> None:
     code = (
         "from workbench.scenario import load_scenario; from workbench.workload import *; "
-        "s = load_scenario('scenarios/quickstart.yaml'); "
-        "w = generate_workload(s, ModelLimits(max_model_len=2048, vocab_size=512)); "
-        "print(w.fingerprint, w.prompt_token_ids(3).tolist())"
+        "w = [generate_workload(load_scenario(f'scenarios/{n}.yaml'), ModelLimits(max_model_len=9999, vocab_size=512)) "
+        "for n in ('quickstart', 'multi-turn', 'rag-document-front', 'pitfall-varying-header', 'burst')]; "
+        "print([(x.fingerprint, x.arrival_s.tolist()[:9], x.prompt_token_ids(3).tolist()) for x in w])"
     )
     outputs = {
         subprocess.run(
@@ -169,7 +169,7 @@ def test_generate_prompt_seed_changes_contents_only(make_workload: Any) -> None:
 def test_generate_summary_describes_what_was_realised(make_workload: Any) -> None:
     classes = "[{name: wide, input_tokens: {kind: uniform, low: 100, high: 4000}, output_tokens: 48}]"
     lines = make_workload(classes=classes, over_long="clip", arrivals="{kind: constant, rate: 2}").summary.describe()
-    assert lines[0] == "100 requests over 49.5 s, asked 2/s, realised 2/s, CV of gaps 0.00"
+    assert lines[0] == "100 requests over 49.5 s, asked 2/s, realised 2/s, CV of gaps 0.00, drift between thirds 0%"
     assert lines[1].startswith("wide: 100 requests, input p50 ")
     assert lines[2].startswith("wide: over_long clip: ")
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from scipy import stats
 
 from workbench.scenario import ScenarioError
 from workbench.scenario.lengths import LengthSpec, shortest
@@ -42,6 +43,48 @@ def test_draw_uniform_includes_both_ends() -> None:
 )
 def test_draw_percentiles_are_reproduced_within_two_percent(percentiles: dict[str, float]) -> None:
     tokens = draw({"percentiles": percentiles}, 1_000_000).tokens
+    for name, stated in percentiles.items():
+        assert np.percentile(tokens, float(name[1:])) == pytest.approx(stated, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("spec", "quantile"),
+    [
+        (417, lambda q: np.full(len(q), 417.0)),
+        ({"kind": "uniform", "low": 100, "high": 900}, stats.randint(100, 901).ppf),
+        ({"kind": "normal", "mean": 900, "std": 200}, stats.norm(900, 200).ppf),
+        ({"kind": "normal", "mean": 500, "std": 400, "min": 100, "max": 1000}, None),
+        ({"kind": "lognormal", "median": 400, "sigma": 0.7}, stats.lognorm(0.7, scale=400).ppf),
+        ({"kind": "lognormal", "mean": 400, "sigma": 0.7}, stats.lognorm(0.7, scale=400 * np.exp(-0.245)).ppf),
+        ({"kind": "zipf", "exponent": 0.4, "low": 200, "high": 1500}, None),
+        ({"kind": "empirical", "values": [200, 400, 800, 1600], "weights": [4, 3, 2, 1]}, None),
+    ],
+)
+def test_draw_has_the_percentiles_of_its_distribution(spec: Any, quantile: Any) -> None:
+    percents = np.array([10.0, 50, 75, 90, 95, 99])
+    if quantile is None:
+        quantile = _quantiles_of(spec)
+    assert np.percentile(draw(spec).tokens, percents) == pytest.approx(quantile(percents / 100), rel=0.02)
+
+
+def _quantiles_of(spec: Any) -> Any:
+    """From the stated probabilities, summed by hand."""
+    if spec["kind"] == "normal":
+        bounds = [(bound - spec["mean"]) / spec["std"] for bound in (spec["min"] - 0.5, spec["max"] + 0.5)]
+        return stats.truncnorm(*bounds, loc=spec["mean"], scale=spec["std"]).ppf
+    if spec["kind"] == "zipf":
+        values = np.arange(spec["low"], spec["high"] + 1)
+        weights = (values - spec["low"] + 1.0) ** -spec["exponent"]
+    else:
+        values, weights = np.array(spec["values"]), np.array(spec["weights"], dtype=float)
+    cumulative = np.cumsum(weights) / weights.sum()
+    # A percentile on the edge between two values may fall on either.
+    return lambda q: values[np.searchsorted(cumulative, q - 1e-3)].astype(float)
+
+
+def test_draw_percentiles_hold_at_a_hundred_thousand() -> None:
+    percentiles = {"p50": 300, "p90": 900, "p99": 2000}
+    tokens = draw({"percentiles": percentiles}).tokens
     for name, stated in percentiles.items():
         assert np.percentile(tokens, float(name[1:])) == pytest.approx(stated, rel=0.02)
 

@@ -1,6 +1,6 @@
-"""Recorded request traces in the formats people have."""
+"""Recorded requests in the formats people have."""
 
-from workbench.workload.traces.importer import import_trace
+from workbench.workload.traces.importer import import_requests, import_trace
 from workbench.workload.traces.table import ImportReport, RowProblem, TraceTable
 
-__all__ = ["ImportReport", "RowProblem", "TraceTable", "import_trace"]
+__all__ = ["ImportReport", "RowProblem", "TraceTable", "import_requests", "import_trace"]
