@@ -10,8 +10,8 @@ from rich.table import Table
 from workbench.cli.console import err, metric, number, out
 from workbench.loadgen.target import Progress
 from workbench.scenario import load_scenario
-from workbench.services.evaluate import RunResult, run_scenario, store_run
-from workbench.services.runs import run_directory
+from workbench.services.evaluate import RunResult, run_scenario
+from workbench.services.runs import check_writable, store_next
 
 _LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2el_s", "queue_s")
 _SCALARS = (
@@ -33,6 +33,7 @@ _SCALARS = (
 
 def run_command(scenario: Path, *, overrides: list[str], parent: Path, as_json: bool) -> None:
     loaded = load_scenario(scenario, overrides)
+    check_writable(parent)
     with err.status("starting the engine") as status:
 
         def on_progress(progress: Progress) -> None:
@@ -42,14 +43,17 @@ def run_command(scenario: Path, *, overrides: list[str], parent: Path, as_json: 
             )
 
         result = run_scenario(loaded, on_progress=on_progress)
-    directory = store_run(run_directory(parent, loaded.name), result)
+    directory = store_next(parent, loaded.name, result)
     if as_json:
         from workbench.cli.main import print_json
 
         print_json(result.to_json() | {"run": str(directory)})
-        return
-    render(result)
-    out.print(f"stored: {directory}", markup=False)
+    else:
+        render(result)
+        out.print(f"stored: {directory}", markup=False)
+    if result.summary.overall.num_completed == 0:
+        err.print(f"error: {result.verdict.messages[0]}", markup=False)
+        raise SystemExit(1)
 
 
 def render(result: RunResult) -> None:
@@ -69,6 +73,11 @@ def render(result: RunResult) -> None:
         samples: list[Any] = [getattr(metrics, name).num_samples for metrics in columns.values()]
         table.add_row(f"{name} samples", *map(number, samples))
     out.print(table)
+    num_issued, num_measured = len(result.record.requests), result.summary.overall.num_requests
+    if num_measured < num_issued:
+        out.print(
+            f"measured: {num_measured} of {num_issued} requests (warm-up and cool-down are left out)", markup=False
+        )
     source = result.workload.summary.source
     if source is not None:
         out.print(f"trace: {source}", markup=False)

@@ -13,6 +13,7 @@ import numpy as np
 
 from workbench.metrics.definitions import client_lag_s, token_counts
 from workbench.metrics.records import Outcome, RunRecord
+from workbench.metrics.selfchecks import find_violations
 from workbench.metrics.statistics import min_samples
 from workbench.metrics.summary import RunSummary, count_outcomes
 
@@ -82,6 +83,7 @@ def judge(record: RunRecord, summary: RunSummary, expectations: Expectations | N
         *_outcomes(record, summary),
         *_client_lag(record, summary, expected),
         *_clock(record),
+        *_self_checks(record),
         *_prefix_hits(record, expected),
         *_too_few(summary, expected),
     ]
@@ -169,6 +171,15 @@ def _clock(record: RunRecord) -> Iterator[Reason]:
             status=Status.INVALID,
             message=f"The clock went wrong: {', '.join(faults)}. Times must come from one monotonic clock",
         )
+
+
+def _self_checks(record: RunRecord) -> Iterator[Reason]:
+    """On a virtual clock the laws of queues hold exactly; where they do not, no figure of the run can be believed."""
+    if record.clock != "virtual":
+        return
+    for violation in find_violations(record):
+        message = f"{violation}. This is a fault of the simulation: please report it with the scenario"
+        yield Reason(code="self_check", status=Status.INVALID, message=message)
 
 
 def _prefix_hits(record: RunRecord, expected: Expectations) -> Iterator[Reason]:

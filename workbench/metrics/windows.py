@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.metrics.definitions import BoolArray
-from workbench.metrics.records import RequestTable, RunRecord, StepTable
+from workbench.metrics.records import FloatArray, RequestTable, RunRecord, StepTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,8 @@ class Window:
 
     def holds_requests(self, table: RequestTable) -> BoolArray:
         """[n] which requests belong to it; one that was never sent counts by its intended arrival."""
-        sent = np.where(np.isnan(table.sent_s), table.arrival_s, table.sent_s)
-        return np.asarray((sent >= self.start_s) & (sent <= self.end_s))
+        issued = _issued_s(table)
+        return np.asarray((issued >= self.start_s) & (issued <= self.end_s))
 
     def holds_steps(self, steps: StepTable) -> BoolArray:
         """[steps] which steps began in it."""
@@ -35,11 +35,12 @@ def measurement_window(record: RunRecord, *, warm_up_s: float = 0.0, cool_down_s
     """The whole run, or what is left after `warm_up_s` at its start and `cool_down_s` before its last arrival.
 
     With a cool-down the window ends `cool_down_s` before the last arrival, so that every request in it was measured
-    under load. Raises `ValueError` when nothing is left.
+    under load. The whole run reaches to the last request issued: those that a dead server refused count. Raises
+    `ValueError` when nothing is left.
     """
     arrivals = record.requests.arrival_s
     first = float(arrivals.min()) if len(arrivals) else 0.0
-    end = first + record.duration_s
+    end = max(first + record.duration_s, float(_issued_s(record.requests).max(initial=first)))
     if cool_down_s > 0 and len(arrivals):
         end = float(arrivals.max()) - cool_down_s
     window = Window(start_s=first + warm_up_s, end_s=end)
@@ -48,3 +49,8 @@ def measurement_window(record: RunRecord, *, warm_up_s: float = 0.0, cool_down_s
             f"measurement: warm_up and cool_down leave nothing of a run of {record.duration_s:.3g} s. Shorten them"
         )
     return window
+
+
+def _issued_s(table: RequestTable) -> FloatArray:
+    """[n] when each request was sent; its intended arrival where it never was."""
+    return np.asarray(np.where(np.isnan(table.sent_s), table.arrival_s, table.sent_s), dtype=np.float64)

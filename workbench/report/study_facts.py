@@ -57,18 +57,19 @@ def study_facts(
 def trial_facts(values: Mapping[str, Any]) -> TrialFacts:
     """One element of `trials`."""
     objective = values.get("objective")
+    metrics, binding = values.get("metrics"), values.get("binding")
     return TrialFacts(
         number=int(values["number"]),
         state=str(values["state"]),
-        params=values.get("params") or {},
-        metrics=values.get("metrics"),
+        params=dict(values.get("params") or {}),
+        metrics=None if metrics is None else dict(metrics),
         verdict=values.get("verdict"),
         reason=values.get("reason"),
         objective=objective if objective is not None and math.isfinite(objective) else None,
-        constraints=values.get("constraints") or {},
+        constraints=dict(values.get("constraints") or {}),
         duration_s=values.get("duration_s"),
         fingerprint=values.get("decision_fingerprint"),
-        binding=values.get("binding"),
+        binding=None if binding is None else dict(binding),
         run=values.get("run"),
     )
 

@@ -57,9 +57,13 @@ def in_space(params: Mapping[str, Any], space: Mapping[str, BaseDistribution]) -
     return moved
 
 
-def sampler_of(kind: str, seed: int, space: Mapping[str, BaseDistribution]) -> optuna.samplers.BaseSampler:
-    """The Optuna sampler that a scenario names."""
+def sampler_of(
+    kind: str, seed: int, space: Mapping[str, BaseDistribution], *, num_known: int = 0
+) -> optuna.samplers.BaseSampler:
+    """The Optuna sampler that a scenario names; `num_known` trials exist already, of which it draws none again."""
     samplers = optuna.samplers
+    if kind not in ("qmc", "grid"):  # these two count their points by themselves
+        seed += num_known
     match kind:
         case "tpe":
             # Few trials are the rule here: a third of the usual random start, then the model takes over.

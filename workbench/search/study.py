@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +45,17 @@ class SweepStopped(Exception):
 
 
 def open_storage(path: Path) -> BaseStorage:
-    """The default storage: a journal file next to the study's other files; appends survive a kill."""
+    """The default storage: a journal file next to the study's other files; appends survive a kill.
+
+    For the study's only writer: what a killed one left of its last line and its lock is cleared away. Raises
+    `ValueError` for a file that is no journal.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        with path.open("rb+") as journal:
+            whole, newline, _ = journal.read().rpartition(b"\n")
+            journal.truncate(len(whole) + len(newline))
+    Path(f"{path}.lock").unlink(missing_ok=True)
     return JournalStorage(JournalFileBackend(str(path)))
 
 
@@ -76,8 +86,13 @@ class SweepStudy:
             direction="maximize" if search.maximize else "minimize",
             load_if_exists=True,
         )
-        if not self._optuna.trials:
+        num_known = len(self._optuna.trials)
+        if num_known:
+            # A sampler that began again would draw the points once more that it drew before the interruption.
+            self._optuna.sampler = sampler_of(search.sampler, seed, self._distributions, num_known=num_known)
+        else:
             self._enqueue_default()
+        self._interrupted = self._find_interrupted()
 
     @property
     def optuna_study(self) -> optuna.Study:
@@ -92,19 +107,21 @@ class SweepStudy:
     def run(self, evaluate: Evaluate, num_trials: int, on_trial: Report | None = None) -> list[TrialRecord]:
         """Evaluate until `num_trials` trials are finished, counting those of earlier runs.
 
-        Raises `SweepStopped` when the default configuration fails or when failures repeat.
+        Raises `SweepStopped` when failures repeat; those of earlier runs, which may have been mended since, do not
+        count.
         """
-        interrupted = self._interrupted()
+        fresh: list[TrialRecord] = []
         while True:
             finished = self.records()
-            self._check_failures(finished)
+            _check_failures(fresh)
             if len(finished) >= num_trials:
                 return finished
-            trial = interrupted.pop(0) if interrupted else self._optuna.ask(self._distributions)
+            trial = self._interrupted.pop(0) if self._interrupted else self._optuna.ask(self._distributions)
             # Trial 0 is the default itself, even where the search bounds leave it out.
             params = dict(self._default) if trial.number == 0 else rounded(trial.params)
             record = TrialRecord(number=trial.number, params=params, outcome=evaluate(trial.number, params))
             self._tell(trial, record)
+            fresh.append(record)
             if on_trial is not None:
                 on_trial(record)
 
@@ -119,14 +136,20 @@ class SweepStudy:
             }
         self._optuna.enqueue_trial(moved)
 
-    def _interrupted(self) -> list[optuna.Trial]:
-        """Trials that a killed sweep left running, to be evaluated again under their own numbers."""
+    def _find_interrupted(self) -> list[optuna.Trial]:
+        """Trials that a killed sweep left running, to be evaluated under their own numbers; those whose outcome it had
+        already written are ended here."""
         handles = []
         for trial in self._optuna.get_trials(deepcopy=False, states=(OptunaState.RUNNING,)):
-            if trial.params.keys() == self._distributions.keys():
-                handles.append(optuna.trial.Trial(self._optuna, trial._trial_id))
-            else:  # killed while its parameters were being drawn
-                self._optuna.tell(trial.number, state=OptunaState.FAIL)
+            handle = optuna.trial.Trial(self._optuna, trial._trial_id)
+            if "outcome" in trial.user_attrs:
+                with warnings.catch_warnings():  # about constraints that the killed sweep had set, to the same values
+                    warnings.simplefilter("ignore", UserWarning)
+                    self._tell(handle, _record(trial))
+                continue
+            for name, distribution in self._distributions.items():
+                handle._suggest(name, distribution)  # keeps what was drawn before the kill
+            handles.append(handle)
         return handles
 
     def _tell(self, trial: optuna.Trial, record: TrialRecord) -> None:
@@ -141,18 +164,19 @@ class SweepStudy:
         else:
             self._optuna.tell(trial, state=OptunaState.FAIL)
 
-    def _check_failures(self, finished: Sequence[TrialRecord]) -> None:
-        ours = [record for record in finished if record.outcome.state is not TrialState.INFEASIBLE]
-        if finished and finished[0].outcome.state is TrialState.FAILED and len(ours) == 1:
-            _log.warning("the default configuration failed: %s", finished[0].outcome.reason)
-        last = ours[-MAX_EQUAL_FAILURES:]
-        kinds = {record.outcome.failure_kind for record in last}
-        all_failed = all(record.outcome.state is TrialState.FAILED for record in last)
-        if len(last) == MAX_EQUAL_FAILURES and all_failed and len(kinds) == 1:
-            raise SweepStopped(
-                f"{MAX_EQUAL_FAILURES} trials in a row failed in the same way ({last[-1].outcome.reason}). "
-                "Mend that, then go on with --resume"
-            )
+
+def _check_failures(fresh: Sequence[TrialRecord]) -> None:
+    ours = [record for record in fresh if record.outcome.state is not TrialState.INFEASIBLE]
+    if len(ours) == 1 and ours[0].number == 0 and ours[0].outcome.state is TrialState.FAILED:
+        _log.warning("the default configuration failed: %s", ours[0].outcome.reason)
+    last = ours[-MAX_EQUAL_FAILURES:]
+    kinds = {record.outcome.failure_kind for record in last}
+    all_failed = all(record.outcome.state is TrialState.FAILED for record in last)
+    if len(last) == MAX_EQUAL_FAILURES and all_failed and len(kinds) == 1:
+        raise SweepStopped(
+            f"{MAX_EQUAL_FAILURES} trials in a row failed in the same way ({last[-1].outcome.reason}). "
+            "Mend that, then go on with --resume"
+        )
 
 
 def _to_json(record: TrialRecord) -> str:

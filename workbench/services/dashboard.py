@@ -17,6 +17,7 @@ def run_dashboard(store: Path, port: int) -> int:
     command = [sys.executable, "-m", "streamlit", "run", str(app), "--server.port", str(port)]
     command += ["--server.address", "127.0.0.1", "--browser.gatherUsageStats", "false"]
     command += ["--client.toolbarMode", "viewer", "--server.showEmailPrompt", "false"]
+    command += ["--server.fileWatcherType", "none"]  # the code does not change, and watching it fills the terminal
     try:
         return subprocess.call(command, env={**os.environ, STORE_VARIABLE: str(store.resolve())})
     except KeyboardInterrupt:

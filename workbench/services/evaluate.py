@@ -103,7 +103,7 @@ def assess(
             record, warm_up_s=scenario.measurement.warm_up, cool_down_s=scenario.measurement.cool_down
         )
     except ValueError as error:
-        raise ScenarioError(f"measurement: {error}") from error
+        raise ScenarioError(str(error)) from error
     summary = summarize(record, slo_policy(scenario), window)
     verdict = judge(
         record,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,15 @@ from workbench.search.outcome import TrialOutcome
 from workbench.search.selection import Gain, best_trial
 from workbench.search.study import SweepStopped, SweepStudy, TrialRecord, open_storage
 from workbench.services.trials import TrialWorker
-from workbench.store.studies import save_study, trial_directory
+from workbench.store.errors import StoreError
+from workbench.store.studies import (
+    STUDY_FILE,
+    load_study,
+    remove_unfinished,
+    save_study,
+    sole_writer,
+    trial_directory,
+)
 
 JOURNAL = "journal.log"
 NUM_REPEATS = 3
@@ -136,23 +145,68 @@ def run_sweep(
 ) -> SweepResult:
     """Search, confirm, store; a finished trial is on disk before the next one starts.
 
-    Raises `ScenarioError` for a scenario that cannot be swept, before anything runs.
+    Raises `ScenarioError` for a scenario that cannot be swept, before anything runs, and `StoreError` for a folder that
+    cannot be written or whose study another sweep is at work on.
     """
     search = scenario.search
     if search is None:
         raise ScenarioError(f"{scenario.name}: search: is missing: a sweep needs a search section with a space")
+    if scenario.target.kind == "endpoint":
+        raise ScenarioError(
+            f"{scenario.name}: target: an endpoint cannot be swept, its parameters are set where it was started. "
+            "Use kind: embedded or simulated"
+        )
     events = events or SweepEvents()
     seed = seed if seed is not None else (scenario.seed if search.seed is None else search.seed)
     total = trials or search.trials
     directory = study_directory(scenario, seed, out, resume=resume)
-    study = SweepStudy(
-        directory.name,
-        search,
-        seed=seed,
-        storage=open_storage(directory / JOURNAL),
-        default_params=default_params(scenario, search),
-    )
-    events.on_start(directory, len(study.records()), total)
+    with sole_writer(directory):
+        study = _open_study(directory, scenario, search, seed)
+        events.on_start(directory, len(study.records()), total)
+        return _run_study(study, directory, scenario, search, seed=seed, total=total, events=events)
+
+
+def _open_study(directory: Path, scenario: Scenario, search: Search, seed: int) -> SweepStudy:
+    """The study in its folder, without what a killed sweep left half done. Raises `StoreError`."""
+    default, journal = default_params(scenario, search), directory / JOURNAL
+    is_new = not journal.exists()
+    try:
+        study = SweepStudy(directory.name, search, seed=seed, storage=open_storage(journal), default_params=default)
+        finished = {record.number for record in study.records()}
+    except OSError as error:
+        raise StoreError(f"{journal}: cannot be written ({error.strerror or error})") from error
+    except Exception as error:  # a broken journal may break Optuna in any way
+        if is_new:
+            raise
+        reason = f"{type(error).__name__}: {error}"[:120]
+        raise StoreError(f"{journal}: cannot be read ({reason}). Start a study without --resume") from error
+    if lost := _trials_shown(directory) - finished:
+        raise StoreError(
+            f"{journal}: lacks {len(lost)} trials that {STUDY_FILE} has, so it is not whole. Start a study without "
+            "--resume"
+        )
+    remove_unfinished(directory, finished)
+    return study
+
+
+def _trials_shown(directory: Path) -> set[int]:
+    """Numbers of the trials in `study.json`, which is written after the journal."""
+    try:
+        return {trial["number"] for trial in load_study(directory)["trials"]}
+    except (StoreError, KeyError, TypeError):
+        return set()
+
+
+def _run_study(
+    study: SweepStudy,
+    directory: Path,
+    scenario: Scenario,
+    search: Search,
+    *,
+    seed: int,
+    total: int,
+    events: SweepEvents,
+) -> SweepResult:
     stopped = None
 
     def result_of(
@@ -217,18 +271,23 @@ def study_directory(scenario: Scenario, seed: int, out: Path, *, resume: bool) -
     """
     text = json.dumps([scenario_to_dict(scenario), seed], sort_keys=True, default=str)
     stem = f"{scenario.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    number, newest = 1, None
-    while (path := out / (stem if number == 1 else f"{stem}-{number}")).exists():
-        newest = path
-        number += 1
+    paths = (out / (stem if number == 1 else f"{stem}-{number}") for number in itertools.count(1))
     if resume:
-        if newest is None:
+        there = list(itertools.takewhile(Path.is_dir, paths))
+        if not there:
             raise ScenarioError(
                 f"--resume: found no study of this scenario and seed in {out}. Start one without --resume"
             )
-        return newest
-    path.mkdir(parents=True)
-    return path
+        return there[-1]
+    for path in paths:
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            if isinstance(error, FileExistsError) and out.is_dir():
+                continue  # of an earlier sweep, or of one that began in this moment
+            raise StoreError(f"{path}: cannot be made ({error.strerror or error})") from error
+        return path
+    raise AssertionError("the numbers do not end")
 
 
 def _confirm(

@@ -1,16 +1,22 @@
 """Trials of a sweep, each in a worker process that a crash may kill without harm to the sweep.
 
 The worker imports torch once and serves trial after trial; if it dies (out of memory, segmentation fault), the trial
-is FAILED with the signal as its reason and the next one gets a new worker.
+is FAILED with the signal as its reason and the next one gets a new worker. The worker in turn ends with the sweep,
+however that ends.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import threading
 import time
-from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -27,39 +33,111 @@ class TrialWorker:
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._pool: ProcessPoolExecutor | None = None
+        self._process: SpawnProcess | None = None
+        self._connection: Connection | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the worker process, while there is one."""
+        return None if self._process is None else self._process.pid
 
     def evaluate(
         self, params: Mapping[str, Any], *, directory: Path | None = None, seed: int | None = None
     ) -> TrialOutcome:
-        """Run in the worker; `directory` is where the run is stored (None: it is not)."""
-        if self._pool is None:
-            # spawn: a forked child would share locks and thread pools that only half exist in it.
-            self._pool = ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn"))
+        """Run in the worker; `directory` is where the run is stored (None: it is not). Raises `StoreError`."""
         started = time.monotonic()
         try:
-            outcome = self._pool.submit(evaluate_trial, self._scenario, dict(params), directory, seed).result()
-        except BrokenProcessPool:
-            self.close()
-            outcome = TrialOutcome(
+            connection = self._connection or self._start()
+            connection.send((dict(params), directory, seed))
+            answer = connection.recv()
+        except (EOFError, OSError):  # the other end is gone
+            return TrialOutcome(
                 state=TrialState.FAILED,
-                reason="the worker process died while it ran (out of memory, or a crash in native code)",
+                reason=f"the worker process died while it ran ({self._cause_of_death()})",
                 failure_kind="worker_died",
                 duration_s=time.monotonic() - started,
             )
-        return outcome
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, TrialOutcome)
+        return answer
 
     def close(self) -> None:
-        """Stop the worker."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+        """End the worker; a trial that it still runs is lost."""
+        if self._process is not None and self._connection is not None:
+            self._connection.close()
+            self._process.kill()
+            self._process.join()
+        self._process = self._connection = None
 
     def __enter__(self) -> TrialWorker:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def _start(self) -> Connection:
+        # spawn: a forked child would share locks and thread pools that only half exist in it.
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve_trials, args=(theirs, self._scenario), name="trials", daemon=True)
+        with _without_interrupts():
+            process.start()
+        theirs.close()  # or its end would not be noticed
+        self._process, self._connection = process, ours
+        return ours
+
+    def _cause_of_death(self) -> str:
+        process = self._process
+        code = None
+        if process is not None:
+            process.join(_DEATH_S)
+            code = process.exitcode
+        self.close()
+        if code == -signal.SIGKILL:
+            return "killed by SIGKILL: out of memory?"
+        if code is not None and code < 0:
+            return f"killed by {signal.Signals(-code).name}: a crash in native code?"
+        return "no exit code" if code is None else f"exit code {code}"
+
+
+_DEATH_S = 5.0
+"""From the end of a process's last pipe to its exit code."""
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """A process that is started inside never sees Ctrl-C, which a terminal sends to all: the parent ends the worker.
+    The parent's own Ctrl-C is delivered when the block ends."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve_trials(connection: Connection, scenario: Scenario) -> None:
+    """The worker: answers (parameters, directory, seed) with an outcome, or with the error that is not the trial's."""
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    while True:
+        try:
+            params, directory, seed = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer: TrialOutcome | Exception = evaluate_trial(scenario, params, directory, seed)
+        except Exception as error:
+            error.add_note(traceback.format_exc())
+            answer = error
+        connection.send(answer)
+
+
+def _end_with_parent() -> None:
+    """A sweep that was killed leaves nobody to wait for the trial, and somebody may resume it."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def evaluate_trial(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -66,9 +67,9 @@ def json_text(values: Mapping[str, Any]) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`. Raises `StoreError` where it is missing, cut off or something else."""
+    """The JSON object in `path`, numbers finite. Raises `StoreError` where it is missing, cut off or something else."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"), parse_float=_finite, parse_constant=_finite)
     except FileNotFoundError:
         raise StoreError(f"{path}: no such file") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -76,6 +77,13 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise StoreError(f"{path}: is not a JSON object")
     return values
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
 
 
 def _first_line(error: BaseException) -> str:

@@ -19,6 +19,17 @@ from workbench.store.tables import read_requests, read_steps, write_requests, wr
 
 _FORMAT = 1
 RUN_FILE = "run.json"
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    "created_at": str,
+    "scenario": dict,
+    "seed": int,
+    "params": dict,
+    "metrics": (dict, type(None)),
+    "classes": dict,
+    "reasons": list,
+    "provenance": dict,
+}
+"""What later readers take apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +112,7 @@ def load_run(directory: Path) -> StoredRun:
             steps=read_steps(directory / "steps.parquet"),
             duration_s=float(facts["duration_s"]),
             clock=str(facts["clock"]),
-            engine=facts["engine"],
+            engine=dict(facts["engine"]),
             prefix_queried_tokens=int(facts["prefix_queried_tokens"]),
             prefix_hit_tokens=int(facts["prefix_hit_tokens"]),
             decision_fingerprint=facts["decision_fingerprint"],
@@ -149,6 +160,9 @@ def _info(directory: Path, values: Mapping[str, Any]) -> RunInfo:
     missing = [name for name in RunInfo.__dataclass_fields__ if name not in values]
     if missing:
         raise StoreError(f"{directory / RUN_FILE}: has no {missing[0]!r}. Was it written by another version?")
+    for name, kinds in _KINDS.items():
+        if not isinstance(values[name], kinds):
+            raise StoreError(f"{directory / RUN_FILE}: {name!r} is not as expected. Was it written by another version?")
     return RunInfo(**{name: values[name] for name in RunInfo.__dataclass_fields__})
 
 

@@ -6,15 +6,20 @@ STUDY/trial-0007/      the run of trial 7
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fcntl
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.store.atomic import read_json, write_json
+from workbench.store.atomic import TEMPORARY_PREFIX, read_json, write_json
 from workbench.store.errors import StoreError
 
 STUDY_FILE = "study.json"
+_LOCK_FILE = ".lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,48 @@ class StudyEntry:
 def trial_directory(study: Path, number: int) -> Path:
     """Where the run of a trial lives."""
     return study / f"trial-{number:04d}"
+
+
+@contextmanager
+def sole_writer(study: Path) -> Iterator[None]:
+    """Keep other sweeps out of the study while the block runs; a writer that is killed keeps nobody out.
+
+    Raises `StoreError` if another sweep is at work there, or the disk refuses.
+    """
+    path = study / _LOCK_FILE
+    try:
+        stream = path.open("w")
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written ({error.strerror or error})") from error
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(
+                f"{study}: another sweep is at work on this study. Wait for it, or start one without --resume"
+            ) from None
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be locked ({error.strerror or error})") from error
+        yield
+
+
+def remove_unfinished(study: Path, finished: Collection[int]) -> None:
+    """Delete what a killed sweep left: runs of trials that are not among the finished, and half-written files.
+
+    For the study's only writer. Raises `StoreError`.
+    """
+    try:
+        for path in study.iterdir():
+            trial = re.fullmatch(r"trial-(\d+)", path.name)
+            is_left = trial is not None and int(trial[1]) not in finished
+            if not (is_left or path.name.startswith(TEMPORARY_PREFIX)):
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    except OSError as error:
+        raise StoreError(f"{study}: what an ended sweep left cannot be removed ({error})") from error
 
 
 def save_study(directory: Path, values: Mapping[str, Any]) -> None:

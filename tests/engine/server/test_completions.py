@@ -151,3 +151,10 @@ def test_unknown_path_is_an_error_object(server: Any) -> None:
     status, answer = server.request("GET", "/v1/nothing")
     assert status == 404
     assert answer["error"]["message"] == "GET /v1/nothing: Not Found"
+
+
+def test_completion_with_more_answers_than_are_served_at_once_is_refused(server: Any) -> None:
+    status, body = server.post({"prompt": [1], "n": 1_000_000})
+    assert status == 400
+    assert body["error"]["param"] == "n"
+    assert "at most 128" in body["error"]["message"]

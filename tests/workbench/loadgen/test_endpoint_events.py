@@ -95,3 +95,9 @@ def test_spread_tokens_gives_every_event_its_share(num_tokens: int) -> None:
     assert times == sorted(times)
     shares = [times.count(event) for event in (1.0, 2.0, 3.0, 4.0)]
     assert max(shares) - min(shares) <= 1
+
+
+def test_count_that_no_window_holds_is_taken_for_none() -> None:
+    reader = read(token("a"), token("b", "length"), usage(10**12), DONE)
+    assert reader.num_output_tokens is None
+    assert reader.token_times_s() == [1.0, 2.0]

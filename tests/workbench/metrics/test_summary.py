@@ -130,6 +130,12 @@ def test_summarize_window_takes_requests_by_send_time(make_record: Any) -> None:
     assert figures.requests_per_s == 1.25
 
 
+def test_summarize_counts_requests_that_failed_after_the_last_token(make_record: Any) -> None:
+    failed = [row(float(second), outcome=Outcome.FAILED) for second in range(2, 8)]
+    figures = summarize(make_record([row(0.0, 0.5), row(1.0, 1.5), *failed], duration_s=1.5)).overall
+    assert (figures.num_requests, figures.num_completed, figures.num_failed) == (8, 2, 6)
+
+
 def test_measurement_window_that_leaves_nothing_is_refused(make_record: Any) -> None:
     record = make_record([row(0.0, 0.5)], duration_s=1.0)
     with pytest.raises(ValueError, match="leave nothing of a run of 1 s"):

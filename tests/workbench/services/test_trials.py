@@ -15,6 +15,7 @@ from workbench.search.study import SweepStopped, SweepStudy, open_storage
 from workbench.services import sweep as sweep_module
 from workbench.services.sweep import run_sweep
 from workbench.services.trials import TrialWorker, evaluate_trial
+from workbench.store.errors import StoreError
 
 TEXT = """
 name: trials
@@ -72,12 +73,12 @@ def test_trial_with_an_exception_in_the_forward_pass_failed(monkeypatch: pytest.
 def test_worker_killed_in_the_middle_is_a_failed_trial_and_the_next_one_runs() -> None:
     with TrialWorker(scenario()) as worker:
         assert worker.evaluate({"max_num_seqs": 4}).state is TrialState.COMPLETE
-        pool: Any = worker._pool
-        for pid in list(pool._processes):
-            os.kill(pid, signal.SIGKILL)
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
         outcome = worker.evaluate({"max_num_seqs": 4})
         assert outcome.state is TrialState.FAILED
         assert outcome.failure_kind == "worker_died"
+        assert "SIGKILL" in str(outcome.reason)
         assert worker.evaluate({"max_num_seqs": 4}).state is TrialState.COMPLETE
 
 
@@ -132,6 +133,91 @@ def test_study_interrupted_trial_is_run_again_under_its_own_number(tmp_path: Pat
 
     assert [record.number for record in resumed.run(again, 4)] == [0, 1, 2, 3]
     assert tried == [2, 3]
+
+
+def test_study_trial_killed_while_its_parameters_were_drawn_keeps_its_number(tmp_path: Path) -> None:
+    killed = make_study(tmp_path)
+    assert killed.optuna_study.ask().number == 0  # and nothing drawn yet
+    records = make_study(tmp_path).run(lambda number, params: complete(1.0), 3)
+    assert [record.number for record in records] == [0, 1, 2]
+    assert records[0].params == {"max_num_seqs": 128}
+
+
+def test_study_trial_killed_after_its_outcome_was_written_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = make_study(tmp_path)
+    monkeypatch.setattr(killed.optuna_study, "tell", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        killed.run(lambda number, params: complete(5.0, constraints={"ttft": -0.1}), 1)
+    resumed = make_study(tmp_path)
+    assert [(record.number, record.outcome.objective) for record in resumed.records()] == [(0, 5.0)]
+
+
+def test_study_goes_on_after_five_failures_were_mended(tmp_path: Path) -> None:
+    failed = TrialOutcome(state=TrialState.FAILED, reason="disk", failure_kind="OSError")
+    with pytest.raises(SweepStopped):
+        make_study(tmp_path).run(lambda number, params: failed, 8)
+    records = make_study(tmp_path).run(lambda number, params: complete(1.0), 8)
+    assert [record.outcome.state for record in records[5:]] == [TrialState.COMPLETE] * 3
+
+
+def test_study_resumed_draws_other_points_than_it_had(tmp_path: Path) -> None:
+    search = scenario("search.space.gpu_memory_utilization={low: 0.1, high: 0.9}").search
+    assert search is not None
+    default = {"max_num_seqs": 128, "gpu_memory_utilization": 0.9}
+
+    def go_on(trials: int) -> list[float]:
+        storage = open_storage(tmp_path / "journal.log")
+        study = SweepStudy("s", search, seed=1, storage=storage, default_params=default)
+        records = study.run(lambda number, params: complete(1.0), trials)
+        return [record.params["gpu_memory_utilization"] for record in records]
+
+    go_on(3)
+    assert len(set(go_on(6))) == 6
+
+
+def test_storage_forgets_the_half_line_and_the_lock_of_a_killed_writer(tmp_path: Path) -> None:
+    make_study(tmp_path).run(lambda number, params: complete(1.0), 2)
+    journal = tmp_path / "journal.log"
+    with journal.open("a") as stream:
+        stream.write('{"op_code": 4, "worker')
+    (tmp_path / "journal.log.lock").symlink_to(journal)
+    assert len(make_study(tmp_path).run(lambda number, params: complete(1.0), 4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda lines: [*lines[:2], "no json", *lines[3:]], "cannot be read"),
+        (lambda lines: [*lines, '{"op_code": 99, "worker_id": "x"}'], "cannot be read"),
+        (lambda lines: [], "lacks 2 trials"),
+        (lambda lines: lines[:3], "lacks 2 trials"),
+    ],
+)
+def test_sweep_of_a_damaged_journal_is_refused_and_deletes_nothing(
+    damage: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_module, "NUM_REPEATS", 1)
+    study = run_sweep(scenario(), out=tmp_path, trials=2).directory
+    journal = study / "journal.log"
+    journal.write_text("".join(f"{line}\n" for line in damage(journal.read_text().splitlines())))
+    with pytest.raises(StoreError, match=message):
+        run_sweep(scenario(), out=tmp_path, trials=3, resume=True)
+    assert (study / "trial-0001" / "run.json").is_file()
+
+
+def test_sweep_resumed_runs_the_trial_again_whose_run_was_stored_but_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_module, "NUM_REPEATS", 1)
+    study = run_sweep(scenario(), out=tmp_path, trials=1).directory
+    (study / "trial-0001").mkdir()
+    (study / ".writing-trial-0002-1").mkdir()
+    resumed = run_sweep(scenario(), out=tmp_path, trials=2, resume=True)
+    assert [record.number for record in resumed.records] == [0, 1]
+    assert (study / "trial-0001" / "run.json").is_file()
+    assert not (study / ".writing-trial-0002-1").exists()
 
 
 def test_sweep_writes_the_study_after_every_trial_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,17 @@ def test_load_damaged_file_is_a_store_error_that_names_it(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("format", 99), ("record", None), ("record", {"class_names": ["a"]}), ("seed", ...)]
+    ("key", "value"),
+    [
+        ("format", 99),
+        ("record", None),
+        ("record", {"class_names": ["a"]}),
+        ("seed", ...),
+        ("scenario", []),
+        ("metrics", 5),
+        ("provenance", []),
+        ("reasons", None),
+    ],
 )
 def test_load_run_file_of_another_shape_is_a_store_error(tmp_path: Path, key: str, value: Any) -> None:
     path = save_run(tmp_path / "one", run()) / "run.json"
