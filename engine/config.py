@@ -190,6 +190,19 @@ _AT_LEAST = {
 }
 
 
+_AT_MOST = {
+    "max_model_len": 2**31,
+    "block_size": 2**20,
+    "num_blocks": 2 * 10**7,
+    "max_num_seqs": 2**20,
+    "max_num_batched_tokens": 2**31,
+    "long_prefill_token_threshold": 2**31,
+    "threads": 1024,
+    "seed": 2**63 - 1,
+}
+"""Beyond any hardware: larger values are slips that would exhaust memory or crash native code."""
+
+
 def engine_field_names() -> tuple[str, ...]:
     """All flat field names, in order of declaration."""
     return tuple(_SLICE_OF_FIELD)
@@ -221,6 +234,8 @@ def _checked(name: str, value: Any) -> Any:
         raise ConfigError(f"{name}: must be {_TYPE_WORDS.get(wanted, wanted.__name__)} (got {value!r})")
     if name in _AT_LEAST and not value >= _AT_LEAST[name]:
         raise ConfigError(f"{name}: must be at least {_AT_LEAST[name]} (got {value!r})")
+    if name in _AT_MOST and value > _AT_MOST[name]:
+        raise ConfigError(f"{name}: must be at most {_AT_MOST[name]} (got {value!r})")
     if name == "gpu_memory_utilization" and not 0.0 < value <= 1.0:
         raise ConfigError(f"{name}: must be over 0 and at most 1 (got {value!r})")
     if name == "watermark" and not 0.0 <= value < 1.0:

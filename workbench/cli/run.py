@@ -78,9 +78,8 @@ def render(result: RunResult) -> None:
         out.print(
             f"measured: {num_measured} of {num_issued} requests (warm-up and cool-down are left out)", markup=False
         )
-    source = result.workload.summary.source
-    if source is not None:
-        out.print(f"trace: {source}", markup=False)
+    for line in result.workload.summary.describe():
+        out.print(line, markup=False)
     for note in result.record.notes:
         out.print(note, markup=False)
     if result.binding is not None:

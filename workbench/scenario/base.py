@@ -59,16 +59,25 @@ def _whole(value: Any) -> Any:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=1)]
+_INT64 = 2**63 - 1
+_MOST = 10**9
+_LONGEST_S = 1e9
+"""Some thirty years: what is longer is a slip of the pen, and clocks cannot sleep that long."""
+
+Count = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=1, le=_MOST)]
 """A whole number, at least 1."""
-WholeNumber = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0)]
+WholeNumber = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0, le=_INT64)]
 """A whole number, at least 0."""
-Integer = Annotated[int, BeforeValidator(_whole), Field(strict=True)]
-Positive = Annotated[float, Field(strict=True, gt=0)]
+Integer = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=-_INT64, le=_INT64)]
+Positive = Annotated[float, Field(strict=True, ge=1e-9, le=1e12)]
 NonNegative = Annotated[float, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 """A fraction, over 0 and at most 1."""
-Duration = Annotated[float, BeforeValidator(parse_duration, json_schema_input_type=float | str), Field(gt=0)]
+Duration = Annotated[
+    float, BeforeValidator(parse_duration, json_schema_input_type=float | str), Field(gt=0, le=_LONGEST_S)
+]
 """Seconds, over 0."""
-DurationOrZero = Annotated[float, BeforeValidator(parse_duration, json_schema_input_type=float | str), Field(ge=0)]
+DurationOrZero = Annotated[
+    float, BeforeValidator(parse_duration, json_schema_input_type=float | str), Field(ge=0, le=_LONGEST_S)
+]
 """Seconds, at least 0."""

@@ -51,9 +51,9 @@ def parse_scenario(
 
 def _read_text(path: str | os.PathLike[str]) -> str:
     file = Path(path)
+    if os.path.isdir(file):
+        raise ScenarioError(f"{path}: is a directory. Name a scenario file, for example scenarios/quickstart.yaml")
     try:
-        if file.is_dir():
-            raise ScenarioError(f"{path}: is a directory. Name a scenario file, for example scenarios/quickstart.yaml")
         with file.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:

@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.model_spec import ModelSpec
 from workbench.scenario import Scenario, engine_spec, load_scenario, scenario_to_dict
+from workbench.services.targets import check_target
 from workbench.workload import generate_workload
 from workbench.workload.records import ModelLimits
 
@@ -16,6 +17,7 @@ from workbench.workload.records import ModelLimits
 def describe_scenario(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """JSON types only. Raises `ScenarioError`, `ConfigError` or `ModelLoadError` for what could not run."""
     scenario = load_scenario(path, overrides)
+    check_target(scenario, {})
     workload = generate_workload(scenario, limits_of(scenario))
     return {
         "scenario": scenario_to_dict(scenario),

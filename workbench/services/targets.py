@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelLoadError
 from engine.models.loader import find_spec
+from engine.resolve import resolve
 from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.records import RunRecord
 from workbench.scenario import Scenario, engine_spec
@@ -43,6 +44,20 @@ def build_target(scenario: Scenario, params: Mapping[str, Any]) -> RunnableTarge
     if isinstance(scenario.target, EndpointSpec):
         return _endpoint(scenario, scenario.target, params)
     return _simulated(scenario, scenario.target, params)
+
+
+def check_target(scenario: Scenario, params: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` or `ModelLoadError` for an engine that could not start here; loads no weights.
+
+    An endpoint is not asked: it need not be up while a scenario is written.
+    """
+    if isinstance(scenario.target, SimulatedSpec):
+        _simulated(scenario, scenario.target, params).close()
+    elif isinstance(scenario.target, EmbeddedSpec):
+        from engine.worker.device import probe_device
+
+        config = engine_spec(scenario, **params)
+        resolve(config, find_spec(config.model.model), probe_device(config.device.device))
 
 
 def _simulated(scenario: Scenario, spec: SimulatedSpec, params: Mapping[str, Any]) -> RunnableTarget:
