@@ -26,6 +26,8 @@ from engine.sampling_params import SamplingParams
 EOS_TOKEN_ID = 2
 STALL_STEPS = 4
 """A request that no step changes for this many steps in a row is stalled."""
+FRUITLESS_STEPS = 100_000
+"""So many steps without a token are a stall too: in a pool too small, requests may preempt each other for ever."""
 
 
 def load_case(path: Path) -> dict[str, Any]:
@@ -82,7 +84,7 @@ class Replay:
         for request in self._case["requests"]:
             if request.get("abort_step") is not None:
                 aborts.setdefault(request["abort_step"], []).append(request["id"])
-        t, idle_steps = 0, 0
+        t, idle_steps, fruitless_steps = 0, 0, 0
         stalled: list[str] = []
         while True:
             if not self.scheduler.has_unfinished() and not self._in_flight:
@@ -102,13 +104,14 @@ class Replay:
                 self.scheduler.check_integrity()
             changed = bool(added or aborted or step["sched"] or step["preempt"] or step["out"])
             idle_steps = 0 if changed else idle_steps + 1
+            fruitless_steps = 0 if added or aborted or step["out"] else fruitless_steps + 1
             t += 1
-            if idle_steps >= STALL_STEPS:
+            if idle_steps >= STALL_STEPS or fruitless_steps >= FRUITLESS_STEPS:
                 stalled = [r.request_id for r in (*self.scheduler.running, *self.scheduler.waiting)]
                 later = [step for step in arrivals if step >= t]
                 if not later:
                     break
-                t, idle_steps = max(t, min(later)), 0
+                t, idle_steps, fruitless_steps = max(t, min(later)), 0, 0
         return self._log(rejected, stalled)
 
     def _arrivals(self) -> tuple[dict[int, list[dict[str, Any]]], dict[str, str]]:

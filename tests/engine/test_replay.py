@@ -37,6 +37,19 @@ def test_replay_recorded_case_is_equal_in_every_field(path: Path) -> None:
     assert mine["rejected"].keys() == recorded["rejected"].keys()
 
 
+def test_replay_of_requests_that_preempt_for_ever_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool smaller than the request, admitted chunk by chunk: it grows, preempts itself, and starts again."""
+    monkeypatch.setattr("engine.replay.FRUITLESS_STEPS", 50)
+    config = load(GOLDEN[0])["case"]["config"] | {
+        "block_size": 1, "num_blocks": 8, "max_model_len": 32, "max_num_batched_tokens": 4, "max_num_seqs": 4,
+        "enable_prefix_caching": False, "scheduler_reserve_full_isl": False,
+    }  # fmt: skip
+    request = {"id": "big", "arrival_step": 0, "prompt_token_ids": list(range(3, 23)), "output_len": 2,
+               "output_token_ids": [5, 6], "priority": 0, "arrival_time": 0.0}  # fmt: skip
+    log = Replay({"config": config, "requests": [request]}).run()
+    assert log["stalled"] == ["big"]
+
+
 def test_replay_command_writes_the_same_log(tmp_path: Path) -> None:
     out = tmp_path / "log.json"
     subprocess.run([sys.executable, "-m", "engine.replay", str(GOLDEN[0]), "-o", str(out)], check=True)
