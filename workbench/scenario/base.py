@@ -6,7 +6,7 @@ import math
 import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 _SECONDS = {
@@ -59,7 +59,15 @@ def _whole(value: Any) -> Any:
     return value
 
 
+def _not_vanishing(value: float) -> float:
+    """1 / 1e-300 is still a number, but no gap between two requests."""
+    if value < _LEAST:
+        raise problem("", f"must be at least {_LEAST:g} (got {value:g})")
+    return value
+
+
 _INT64 = 2**63 - 1
+_LEAST = 1e-9
 _MOST = 10**9
 _LONGEST_S = 1e9
 """Some thirty years: what is longer is a slip of the pen, and clocks cannot sleep that long."""
@@ -69,7 +77,7 @@ Count = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=1, le=_MOS
 WholeNumber = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0, le=_INT64)]
 """A whole number, at least 0."""
 Integer = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=-_INT64, le=_INT64)]
-Positive = Annotated[float, Field(strict=True, ge=1e-9, le=1e12)]
+Positive = Annotated[float, Field(strict=True, gt=0, le=1e12), AfterValidator(_not_vanishing)]
 NonNegative = Annotated[float, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 """A fraction, over 0 and at most 1."""

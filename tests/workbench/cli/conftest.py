@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import signal
 import subprocess
 import sys
 import threading
@@ -62,6 +63,8 @@ def start(tmp_path: Path) -> Callable[[Sequence[object]], subprocess.Popen[str]]
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # Where the tests run as a background job SIGINT is ignored, and children would inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     return begin
