@@ -78,27 +78,23 @@ def gain_interval(
     return _interval(ratio if maximize else -ratio, confidence)
 
 
-def gain_of_repeats(baseline: FloatArray, other: FloatArray, *, maximize: bool, confidence: float = 0.95) -> Interval:
-    """Like `gain_interval`, from repeated runs: one figure per run, at least two of each.
+def gain_of_pairs(baseline: FloatArray, other: FloatArray, *, maximize: bool, confidence: float = 0.95) -> Interval:
+    """Like `gain_interval`, from repeated runs in pairs: the i-th of each ran one after the other on equal requests.
 
-    Ratio of means; the interval follows from the spread between runs (delta method, Student's t with the Welch degrees
-    of freedom).
+    Geometric mean of the pairs' ratios, with Student's t on their logarithms: what moves both runs of a pair alike
+    (a busy machine, an unlucky seed) cancels. Needs at least two pairs of positive figures.
     """
-    if len(baseline) < 2 or len(other) < 2:
-        raise ValueError(f"repeats: needs at least two runs of each (got {len(baseline)} and {len(other)})")
+    if len(baseline) != len(other) or len(baseline) < 2:
+        raise ValueError(f"pairs: needs at least two of equal number (got {len(baseline)} and {len(other)})")
+    if not (np.all(baseline > 0) and np.all(other > 0)):
+        raise ValueError("pairs: a ratio needs positive figures")
     from scipy.stats import t as student  # slow to import and needed here only
 
-    mean_0, mean_1 = float(np.mean(baseline)), float(np.mean(other))
-    variances = [float(np.var(other, ddof=1)) / len(other) / mean_0**2]
-    variances.append(float(np.var(baseline, ddof=1)) / len(baseline) * mean_1**2 / mean_0**4)
-    total = sum(variances)
-    value = mean_1 / mean_0 - 1.0
-    value = value if maximize else -value
-    if total == 0:
-        return Interval(value=value, low=value, high=value)
-    freedom = total**2 / (variances[0] ** 2 / (len(other) - 1) + variances[1] ** 2 / (len(baseline) - 1))
-    reach = float(student.ppf(0.5 + confidence / 2, freedom)) * total**0.5
-    return Interval(value=value, low=value - reach, high=value + reach)
+    logs = np.log(other) - np.log(baseline)
+    center = float(logs.mean())
+    reach = float(student.ppf(0.5 + confidence / 2, len(logs) - 1)) * float(logs.std(ddof=1)) / len(logs) ** 0.5
+    value, low, high = (float(np.expm1(x)) for x in (center, center - reach, center + reach))
+    return Interval(value=value, low=low, high=high) if maximize else Interval(value=-value, low=-high, high=-low)
 
 
 def _interval(draws: FloatArray, confidence: float) -> Interval:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.metrics.uncertainty import gain_of_repeats
+from workbench.metrics.uncertainty import gain_of_pairs
 from workbench.scenario import Scenario, ScenarioError, engine_spec, scenario_to_dict
 from workbench.scenario.search import Search
 from workbench.search.outcome import TrialOutcome
@@ -317,9 +317,9 @@ def _confirm(
         if pair["default"] is not None and pair["best"] is not None:
             values["default"].append(pair["default"])
             values["best"].append(pair["best"])
-    if len(values["best"]) < 2 or not all(value > 0 for value in values["default"]):
+    if len(values["best"]) < 2 or not all(v > 0 for v in (*values["default"], *values["best"])):
         return None, values
     import numpy as np
 
-    interval = gain_of_repeats(np.array(values["default"]), np.array(values["best"]), maximize=search.maximize)
+    interval = gain_of_pairs(np.array(values["default"]), np.array(values["best"]), maximize=search.maximize)
     return Gain(value=interval.value, low=interval.low, high=interval.high), values

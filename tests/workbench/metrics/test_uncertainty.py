@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from workbench.metrics.attainment import SloPolicy
-from workbench.metrics.uncertainty import gain_interval, gain_of_repeats, metric_interval
+from workbench.metrics.uncertainty import gain_interval, gain_of_pairs, metric_interval
 from workbench.scenario.slo import Slo
 
 from .conftest import row
@@ -80,10 +80,30 @@ def test_gain_interval_without_a_baseline_is_none(make_record: Any) -> None:
     )
 
 
-def test_gain_of_repeats_literal() -> None:
-    gain = gain_of_repeats(np.array([10.0, 10.0]), np.array([12.0, 12.0]), maximize=True)
+def test_gain_of_pairs_literal() -> None:
+    gain = gain_of_pairs(np.array([10.0, 10.0]), np.array([12.0, 12.0]), maximize=True)
     assert (gain.value, gain.low, gain.high) == pytest.approx((0.2, 0.2, 0.2))
-    noisy = gain_of_repeats(np.array([9.0, 10.0, 11.0]), np.array([9.5, 10.5, 11.5]), maximize=True)
-    assert not noisy.excludes_zero
-    with pytest.raises(ValueError, match="at least two runs"):
-        gain_of_repeats(np.array([1.0]), np.array([1.0, 2.0]), maximize=True)
+    latency = gain_of_pairs(np.array([10.0, 10.0]), np.array([8.0, 8.0]), maximize=False)
+    assert latency.value == pytest.approx(0.2)
+
+
+def test_gain_of_pairs_lets_what_moves_both_runs_cancel() -> None:
+    """Ratios 1.395, 1.444, 1.434: geometric mean 1.424; logarithms 0.3535 +- 4.303 x 0.01854 / sqrt(3)."""
+    gain = gain_of_pairs(np.array([4035.0, 3282.0, 3512.0]), np.array([5627.0, 4741.0, 5035.0]), maximize=True)
+    assert (gain.value, gain.low, gain.high) == pytest.approx((0.4241, 0.3600, 0.4912), abs=1e-4)
+
+
+def test_gain_of_pairs_without_pairs_or_positive_figures_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least two"):
+        gain_of_pairs(np.array([1.0]), np.array([1.0]), maximize=True)
+    with pytest.raises(ValueError, match="positive"):
+        gain_of_pairs(np.array([0.0, 1.0]), np.array([1.0, 2.0]), maximize=True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gain_of_pairs_of_noise_is_not_significant_most_of_the_time(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    hits = sum(
+        not gain_of_pairs(*np.exp(rng.normal(0, 0.1, size=(2, 3))), maximize=True).excludes_zero for _ in range(200)
+    )
+    assert 180 <= hits <= 199
