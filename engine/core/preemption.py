@@ -71,10 +71,6 @@ class SwapPreemption:
         self.num_blocks_swapped_out = 0
         self.num_blocks_swapped_in = 0
 
-    @property
-    def num_free_host_blocks(self) -> int:
-        return len(self._free_host_blocks)
-
     def suspend(self, request: Request, copies: list[BlockCopy]) -> None:
         size, computed = self._blocks.block_size, request.num_computed_tokens
         num_written = -(-computed // size)

@@ -33,13 +33,6 @@ def best_trial(records: Iterable[TrialRecord], *, maximize: bool) -> TrialRecord
     return best
 
 
-def finalists(records: Iterable[TrialRecord], *, maximize: bool, count: int) -> list[TrialRecord]:
-    """The `count` best of those that may win, best first."""
-    able = [record for record in records if record.outcome.may_win]
-    sign = -1.0 if maximize else 1.0
-    return sorted(able, key=lambda r: (sign * (r.outcome.objective or 0.0), r.number))[:count]
-
-
 def _is_better(one: TrialRecord, other: TrialRecord, *, maximize: bool) -> bool:
     a, b = one.outcome.objective, other.outcome.objective
     if a is None or b is None:
