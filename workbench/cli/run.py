@@ -9,26 +9,10 @@ from rich.table import Table
 
 from workbench.cli.console import err, metric, number, out
 from workbench.loadgen.target import Progress
+from workbench.metrics.summary import LATENCY_METRICS, SCALAR_METRICS
 from workbench.scenario import load_scenario
 from workbench.services.evaluate import RunResult, run_scenario
 from workbench.services.runs import check_writable, store_next
-
-_LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2el_s", "queue_s")
-_SCALARS = (
-    "num_requests",
-    "num_completed",
-    "num_failed",
-    "duration_s",
-    "requests_per_s",
-    "output_tokens_per_s",
-    "total_tokens_per_s",
-    "slo_attainment",
-    "goodput_rps",
-    "num_preemptions",
-    "kv_usage_mean",
-    "kv_usage_max",
-    "prefix_hit_rate",
-)
 
 
 def run_command(scenario: Path, *, overrides: list[str], parent: Path, as_json: bool) -> None:
@@ -63,9 +47,9 @@ def render(result: RunResult) -> None:
     table.add_column("")
     for name in columns:
         table.add_column(name, justify="right")
-    for name in _SCALARS:
+    for name in SCALAR_METRICS:
         table.add_row(name, *(metric(name, getattr(metrics, name)) for metrics in columns.values()))
-    for name in _LATENCIES:
+    for name in LATENCY_METRICS:
         table.add_section()
         for statistic in ("mean", "p50", "p90", "p95", "p99"):
             cells = [getattr(getattr(metrics, name), statistic) for metrics in columns.values()]

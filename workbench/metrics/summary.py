@@ -15,6 +15,21 @@ from workbench.metrics.statistics import PERCENTS, Statistics, describe, min_sam
 from workbench.metrics.windows import Window, measurement_window
 
 LATENCY_METRICS = ("ttft_s", "tpot_s", "itl_s", "e2el_s", "queue_s")
+SCALAR_METRICS = (
+    "num_requests",
+    "num_completed",
+    "num_failed",
+    "duration_s",
+    "requests_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "slo_attainment",
+    "goodput_rps",
+    "num_preemptions",
+    "kv_usage_mean",
+    "kv_usage_max",
+    "prefix_hit_rate",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

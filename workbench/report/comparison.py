@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from workbench.metrics.statistics import min_samples
+from workbench.metrics.summary import LATENCY_METRICS
 from workbench.report.document import Cell, Table, Tone
 from workbench.report.facts import StudyFacts, TrialFacts
 from workbench.report.quantities import (
     DASH,
-    LATENCIES,
     RATES,
     label,
     limit,
@@ -28,7 +28,7 @@ HEADLINES = (
     "requests_per_s",
     "output_tokens_per_s",
     "total_tokens_per_s",
-    *(f"{head}.{statistic}" for head in LATENCIES[:4] for statistic in ("p50", "p95", "p99")),
+    *(f"{head}.{statistic}" for head in LATENCY_METRICS[:4] for statistic in ("p50", "p95", "p99")),
     "queue_s.p50",
     "queue_s.p95",
     "num_requests",
@@ -161,7 +161,7 @@ def _change(name: str, before: float | None, after: float | None) -> Cell:
         points = f"{(after - before) * 100:+.1f} points"
         tone: Tone = "plain" if head not in RATES or after == before else "good" if after > before else "bad"
         return Cell(text=points, tone=tone)
-    if head not in (*RATES, *LATENCIES) or abs(change) < 0.01:
+    if head not in (*RATES, *LATENCY_METRICS) or abs(change) < 0.01:
         return Cell(text=signed_share(change))
     is_better = (change > 0) == (head in RATES)
     return Cell(text=signed_share(change), tone="good" if is_better else "bad")

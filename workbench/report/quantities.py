@@ -29,7 +29,6 @@ _NAMES = {
     "e2el_s": ("E2EL", "s"),
     "queue_s": ("Queue time", "s"),
 }
-LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2el_s", "queue_s")
 RATES = ("goodput_rps", "slo_attainment", "requests_per_s", "output_tokens_per_s", "total_tokens_per_s")
 """Figures of which more is better."""
 

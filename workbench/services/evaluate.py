@@ -104,7 +104,7 @@ def assess(
         )
     except ValueError as error:
         raise ScenarioError(str(error)) from error
-    summary = summarize(record, slo_policy(scenario), window)
+    summary = summarize(record, SloPolicy.from_scenario(scenario), window)
     verdict = judge(
         record,
         summary,
@@ -141,12 +141,6 @@ def store_run(directory: Path, result: RunResult, *, failure: str | None = None)
         provenance=collect_provenance(),
     )
     return save_run(directory, StoredRun(info=info, record=result.record))
-
-
-def slo_policy(scenario: Scenario) -> SloPolicy:
-    """The SLO of every class of a scenario."""
-    own = {kind.name: kind.slo for kind in scenario.workload.classes if kind.slo is not None}
-    return SloPolicy(default=scenario.slo, by_class=own)
 
 
 def decisive_statistics(scenario: Scenario) -> tuple[str, ...]:

@@ -8,11 +8,11 @@ from typing import Any
 import streamlit as st
 
 from workbench.metrics.statistics import min_samples
+from workbench.metrics.summary import LATENCY_METRICS, SCALAR_METRICS
 from workbench.report.comparison import TOO_FEW
 from workbench.report.document import Cell, Table
 from workbench.report.facts import RunFacts
 from workbench.report.quantities import (
-    LATENCIES,
     label,
     num_samples,
     number,
@@ -29,21 +29,6 @@ from workbench.ui.blocks import TILE_WIDTH, plain, show_binding, show_hint, show
 from workbench.ui.run_charts import cdf_chart, timeline_chart
 from workbench.ui.store import pick, run_of, store_path
 
-_SCALARS = (
-    "num_requests",
-    "num_completed",
-    "num_failed",
-    "duration_s",
-    "requests_per_s",
-    "output_tokens_per_s",
-    "total_tokens_per_s",
-    "slo_attainment",
-    "goodput_rps",
-    "num_preemptions",
-    "kv_usage_mean",
-    "kv_usage_max",
-    "prefix_hit_rate",
-)
 _TILES = ("goodput_rps", "slo_attainment", "output_tokens_per_s", "ttft_s.p95", "tpot_s.p95", "kv_usage_max")
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 
@@ -118,14 +103,15 @@ def _columns(run: RunFacts) -> dict[str, Mapping[str, Any] | None]:
 def _totals(run: RunFacts) -> Table:
     columns = _columns(run)
     rows: list[list[Cell | str]] = [
-        [label(name), *(shown(name, value_of(metrics, name)) for metrics in columns.values())] for name in _SCALARS
+        [label(name), *(shown(name, value_of(metrics, name)) for metrics in columns.values())]
+        for name in SCALAR_METRICS
     ]
     return Table(header=["Figure", *columns], rows=rows)
 
 
 def _latencies(run: RunFacts) -> Table:
     rows: list[list[Cell | str]] = []
-    for head in LATENCIES:
+    for head in LATENCY_METRICS:
         for index, (group, metrics) in enumerate(_columns(run).items()):
             names = [f"{head}.{statistic}" for statistic in _STATISTICS]
             cells = [shown(name, value_of(metrics, name)) + _flag(metrics, name) for name in names]

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import pandas as pd
 import streamlit as st
 
+from workbench.metrics.summary import LATENCY_METRICS
 from workbench.report.comparison import class_table, limit_table, metric_table, parameter_table, repeat_table
 from workbench.report.facts import StudyFacts
-from workbench.report.quantities import LATENCIES, label, signed_share, unit, value_of
+from workbench.report.quantities import label, signed_share, unit, value_of
 from workbench.report.sections import disagreement
 from workbench.services import browse
 from workbench.services.browse import StoreError
@@ -103,7 +104,7 @@ def _tiles(study: StudyFacts) -> None:
         if len(study.compared) == 2 and before and after is not None:
             is_share = unit(figure) == "%"
             delta = f"{(after - before) * 100:+.1f} points" if is_share else signed_share(after / before - 1)
-        is_latency = figure.partition(".")[0] in LATENCIES
+        is_latency = figure.partition(".")[0] in LATENCY_METRICS
         color: Literal["inverse", "normal"] = "inverse" if is_latency else "normal"
         tiles.metric(*tile(figure, after), delta, delta_color=color, border=True, width=TILE_WIDTH)
     if has_gain and study.gain is not None:
