@@ -19,6 +19,7 @@ from engine.parallel_sampling import ParallelSampling
 from engine.request import Request, RequestStatus
 from engine.sequence_groups import SequenceGroups
 from engine.stats import StepStats
+from engine.step_log import StepLog
 
 
 class _Step(NamedTuple):
@@ -36,8 +37,8 @@ class EngineCore:
         self.scheduler = scheduler
         self.executor = executor
         self.clock = clock
-        self.step_stats: list[StepStats] = []
-        """One entry per executed step, oldest first; whoever reads them may clear the list."""
+        self.step_stats = StepLog()
+        """One entry per executed step, oldest first; whoever reads them may clear it."""
         self.parallel_sampling = ParallelSampling(scheduler)
         self.beam_search = BeamSearch(scheduler)
         self._groups: tuple[SequenceGroups, ...] = (self.parallel_sampling, self.beam_search)
@@ -84,18 +85,23 @@ class EngineCore:
         Raises `OutOfMemory` or whatever the executor raises; the engine is then unusable.
         """
         planned = self._plan() if self.scheduler.has_requests() else None
-        outputs: list[RequestOutput] = []
+        outputs = self._arrears()
         if self._overlaps and self._in_flight is not None:
             # Step k was planned without the output of step k-1, but runs with its tokens.
-            outputs = self._complete(self._in_flight)
+            outputs += self._complete(self._in_flight)
             self._in_flight = None
         if planned is not None:
             step = self._issue(*planned)
             if self._overlaps:
                 self._in_flight = step
             else:
-                outputs = self._complete(step)
+                outputs += self._complete(step)
         return outputs
+
+    def settle(self) -> list[RequestOutput]:
+        """The tokens of steady decodes that have come back but were not reported."""
+        self.scheduler.settle()
+        return self._arrears()
 
     def close(self) -> None:
         self.executor.close()
@@ -111,9 +117,26 @@ class EngineCore:
             self.clock.sleep_until(step.output.ready_s)
         end_s = self.clock.now()
         result = self.scheduler.update(step.plan, step.output, end_s)
-        if step.plan.requests or step.plan.preempted_request_ids:
-            self.step_stats.append(replace(step.stats, end_s=end_s))
-        return _request_outputs(result)
+        if step.plan.num_requests or step.plan.preempted_request_ids:
+            self.step_stats.add(replace(step.stats, end_s=end_s))
+        return _request_outputs(result, len(self.step_stats) - 1)
+
+    def _arrears(self) -> list[RequestOutput]:
+        arrears = self.scheduler.take_arrears()
+        if not arrears:
+            return []
+        num_steps = len(self.step_stats)
+        return [
+            RequestOutput(
+                request.request_id,
+                tuple(request.all_token_ids[request.num_tokens - count :]),
+                None,
+                request.num_cached_tokens or 0,
+                request.num_preemptions,
+                num_steps - count,
+            )
+            for request, count in arrears
+        ]
 
     def _plan(self) -> tuple[SchedulerOutput, StepStats]:
         start_s = self.clock.now()
@@ -128,7 +151,7 @@ class EngineCore:
             end_s=start_s,
             num_running=len(self.scheduler.running),
             num_waiting=len(self.scheduler.waiting),
-            num_scheduled_requests=len(plan.requests),
+            num_scheduled_requests=plan.num_requests,
             num_scheduled_tokens=plan.num_scheduled_tokens,
             num_prefill_tokens=plan.num_prefill_tokens,
             num_blocks_in_use=pool.num_in_use,
@@ -141,7 +164,7 @@ class EngineCore:
         return plan, stats
 
 
-def _request_outputs(result: StepResult) -> list[RequestOutput]:
+def _request_outputs(result: StepResult, step: int) -> list[RequestOutput]:
     ended = {request.request_id for request in result.finished}
     return [
         RequestOutput(
@@ -150,6 +173,7 @@ def _request_outputs(result: StepResult) -> list[RequestOutput]:
             request.status.finish_reason if ended and request.request_id in ended else None,
             request.num_cached_tokens or 0,
             request.num_preemptions,
+            step,
         )
         for request, token in zip(result.requests, result.token_ids, strict=True)
     ]

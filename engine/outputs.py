@@ -56,7 +56,14 @@ class SchedulerOutput:
     unsampled: Set[int]
     """Positions whose last known token is not computed yet after this step: chunks that yield no token."""
     num_scheduled_tokens: int
-    """Sum of `num_new_tokens`; at most `max_num_batched_tokens`."""
+    """Sum of `num_new_tokens`, and one for each steady decode; at most `max_num_batched_tokens`."""
+    num_steady: int = 0
+    """Further requests, not in `requests`, that decode one token each (`core.steady`); 0 unless the executor's answers
+    are known in advance."""
+    steady_kv_tokens: int = 0
+    """Sum of their KV lengths after this step."""
+    steady_longest_kv: int = 0
+    """The greatest of them."""
     num_prefill_tokens: int = 0
     """Of these, tokens that are not the one sampled last: prompt or replayed output."""
     num_recomputed_tokens: int = 0
@@ -74,8 +81,13 @@ class SchedulerOutput:
     """Host to device, after `swap_out`, before `copies`."""
 
     @property
+    def num_requests(self) -> int:
+        """Requests that compute something in this step."""
+        return len(self.requests) + self.num_steady
+
+    @property
     def scheduled(self) -> list[ScheduledRequest]:
-        """The same plan row by row; built on each call."""
+        """The same plan row by row, without steady decodes; built on each call."""
         rows = zip(self.requests, self.num_new_tokens, self.num_computed_tokens, strict=True)
         return [
             ScheduledRequest(
@@ -110,8 +122,11 @@ class RequestOutput(NamedTuple):
 
     request_id: str
     new_token_ids: Sequence[int]
+    """One from each of as many consecutive steps; from one step alone, unless the request was a steady decode."""
     finish_reason: str | None
     """`stop`, `length`, `abort` or `error`; None while it goes on."""
     num_cached_tokens: int
     """Prompt tokens found in the prefix cache at first admission."""
     num_preemptions: int
+    first_step: int = -1
+    """Row of the step log of the step that gave the first of these tokens; steady decodes report in arrears."""

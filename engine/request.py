@@ -39,6 +39,7 @@ class Request:
     """
 
     __slots__ = (
+        "admission_order",
         "all_token_ids",
         "arrival_order",
         "arrival_time_s",
@@ -62,6 +63,9 @@ class Request:
         "sampling",
         "shares_tail",
         "status",
+        "steady_from",
+        "steady_since",
+        "steady_until",
         "stop_token_ids",
     )
 
@@ -97,6 +101,9 @@ class Request:
         self.num_stale_outputs = 0  # of these, scheduled before a preemption
         self.num_preemptions = 0
         self.status = RequestStatus.WAITING
+        self.admission_order = -1  # grows along `running`; set by the scheduler
+        self.steady_from = -1  # see `core.steady`: the step that the counters stand at; -1 = not steady
+        self.steady_since = self.steady_until = -1  # first and one after the last step as a steady decode
         self.block_ids: list[int] = []
         self.shares_tail = False  # a fork shares its last block with another request
         self.block_hashes: list[bytes] = []

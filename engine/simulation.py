@@ -17,7 +17,7 @@ from engine.errors import ConfigError
 from engine.executor.cost_model.calibrated import AdjustedCost, Adjustment, StepCost
 from engine.executor.cost_model.profiles import profile_for
 from engine.executor.cost_model.step import Overheads, Precision, StepCostModel
-from engine.executor.simulated import SimulatedExecutor
+from engine.executor.simulated import SIMULATED_TOKEN, SimulatedExecutor
 from engine.memory_model import plan_memory
 from engine.model_spec import ModelSpec, load_spec
 from engine.resolve import ResolvedConfig
@@ -137,10 +137,12 @@ def build_simulation(
     spec: ModelSpec | None = None,
     clock: VirtualClock | None = None,
     adjustment: Adjustment | None = None,
+    foresee: bool = True,
 ) -> Simulation:
     """Everything for a run on a virtual clock; takes milliseconds and loads nothing.
 
-    `adjustment` is what a calibration on one machine found around the catalogue's prediction.
+    `adjustment` is what a calibration on one machine found around the catalogue's prediction. `foresee=False` looks at
+    every request in every step, which gives the same run more slowly: what the foresight is checked against.
     """
     spec = spec or find_simulated_spec(config.model.model)
     resolved = resolve_simulated(config, device, spec)
@@ -156,7 +158,10 @@ def build_simulation(
     )
     clock = clock or VirtualClock()
     step_cost: StepCost = cost if adjustment is None else AdjustedCost(cost, adjustment)
-    core = EngineCore(build_scheduler(resolved), SimulatedExecutor(step_cost, clock), clock)
+    scheduler = build_scheduler(resolved)
+    if foresee:
+        scheduler.foresee_decodes(SIMULATED_TOKEN)
+    core = EngineCore(scheduler, SimulatedExecutor(step_cost, clock), clock)
     return Simulation(core=core, clock=clock, resolved=resolved, cost=cost)
 
 

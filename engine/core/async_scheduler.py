@@ -7,6 +7,9 @@ synchronous mode, and an end-of-sequence token costs one token that is computed 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import attrgetter
+
 from engine.core.plan import Plan
 from engine.core.scheduler import Scheduler, StepResult
 from engine.outputs import ModelRunnerOutput, SchedulerOutput
@@ -16,13 +19,13 @@ from engine.request import Request, RequestStatus
 class AsyncScheduler(Scheduler):
     """Plans with placeholders for the tokens in flight."""
 
-    def schedule(self, now_s: float = 0.0) -> SchedulerOutput:
-        plan = super().schedule(now_s)
+    _plans_ahead = True
+
+    def _after_schedule(self, plan: SchedulerOutput) -> None:
         unsampled = plan.unsampled
         for i, request in enumerate(plan.requests):
             if not unsampled or i not in unsampled:
                 request.num_output_placeholders += 1
-        return plan
 
     def update(self, plan: SchedulerOutput, output: ModelRunnerOutput, now_s: float = 0.0) -> StepResult:
         sampled = output.sampled_token_ids
@@ -30,9 +33,17 @@ class AsyncScheduler(Scheduler):
         tokens: list[int] = []
         finished: list[Request] = []
         unsampled, block_size = plan.unsampled, self.blocks.block_size
-        for i, request in enumerate(plan.requests):
+        rows: Sequence[Request] = plan.requests
+        if unsampled:
+            rows = [request for i, request in enumerate(rows) if i not in unsampled]
+        if self._late:
+            assert self._steady is not None
+            sampled = {**sampled, **{request.request_id: self._steady.token for request in self._late}}
+            rows = sorted([*rows, *self._late], key=attrgetter("admission_order"))
+            self._late = []
+        for request in rows:
             is_running = request.status is RequestStatus.RUNNING
-            if (unsampled and i in unsampled) or not (is_running or request.status is RequestStatus.PREEMPTED):
+            if not (is_running or request.status is RequestStatus.PREEMPTED):
                 continue
             token = sampled[request.request_id]
             requests.append(request)

@@ -33,5 +33,15 @@ def extend_block_hashes(request: Request, num_blocks: int, block_size: int) -> N
         hashes.append(parent)
 
 
+def first_block_hash(request: Request, block_size: int, fill: int) -> BlockHash:
+    """Name of the request's first block once it is full, if the tokens still missing will all be `fill`."""
+    if request.block_hashes:
+        return request.block_hashes[0]
+    tokens = request.all_token_ids[:block_size]
+    tokens = tokens + [fill] * (block_size - len(tokens))
+    packed = struct.pack(f"<{block_size}i", *tokens)
+    return hashlib.blake2b(_root(request.cache_salt) + packed, digest_size=DIGEST_BYTES).digest()
+
+
 def _root(cache_salt: str) -> BlockHash:
     return hashlib.blake2b(cache_salt.encode(), digest_size=DIGEST_BYTES).digest()

@@ -37,12 +37,14 @@ class DecisionFingerprint:
     def add_step(
         self,
         step_index: int,
+        num_requests: int,
         requests: Sequence[Request],
         new_tokens: Sequence[int],
         preempted: Sequence[str],
         prefill_tokens: int,
     ) -> None:
-        if not (prefill_tokens or preempted or self._ended or len(requests) != self._last_count):
+        """`num_requests` counts those of `requests` and the steady decodes, which are implied."""
+        if not (prefill_tokens or preempted or self._ended or num_requests != self._last_count):
             return
         ordinals = self._ordinals
         # Decodes are told apart from the others by their number alone; who they are follows from the history.
@@ -51,10 +53,10 @@ class DecisionFingerprint:
             if prefill_tokens
             else []
         )
-        event = (step_index, len(requests), prefill_tokens, chunks, [ordinals[i] for i in preempted], self._ended)
+        event = (step_index, num_requests, prefill_tokens, chunks, [ordinals[i] for i in preempted], self._ended)
         self._hash.update(repr(event).encode())
         self._ended = []
-        self._last_count = len(requests)
+        self._last_count = num_requests
 
     def hexdigest(self) -> str:
         """32 hexadecimal digits; may be asked at any time."""

@@ -17,10 +17,14 @@ from engine.core.fingerprint import DecisionFingerprint
 from engine.core.plan import Plan
 from engine.core.preemption import PreemptionPolicy, RecomputePreemption
 from engine.core.request_queue import QUEUES, RequestQueue
+from engine.core.steady import SteadyDecodes
 from engine.errors import IntegrityError, RequestRefused
 from engine.outputs import ModelRunnerOutput, SchedulerOutput
 from engine.request import Request, RequestStatus
 from engine.stats import AdmissionStop, PrefixCacheStats
+
+_FEW = 4
+"""Up to here, finding each in a list is quicker than filtering the list."""
 
 
 class StepResult(NamedTuple):
@@ -63,6 +67,13 @@ class Scheduler:
         self._step_index = 0
         self._cap = min(config.max_num_seqs, config.max_num_active_seqs or config.max_num_seqs)
         self._queried = self._hit = self._resumed_queried = self._resumed_hit = 0
+        self._num_admitted = 0
+        self._num_planned = self._num_updated = 0  # steps whose running requests are planned; whose output was taken
+        self._steady: SteadyDecodes | None = None
+        self._active: list[Request] = []  # running requests that are not steady, in order; kept only beside `_steady`
+        self._joining: list[Request] = []  # planned for their last known token in the step being planned
+        self._late: list[Request] = []  # no longer steady, with a token in flight from when they were
+        self._arrears: list[tuple[Request, int]] = []
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -90,6 +101,7 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` unless every invariant of requests, tables and pool holds."""
+        self.settle()
         waiting = list(self.waiting)
         if {id(r) for r in (*self.running, *waiting)} != {id(r) for r in self._requests.values()}:
             raise IntegrityError("running and waiting requests differ from those that are unfinished")
@@ -101,6 +113,22 @@ class Scheduler:
         self.blocks.check_integrity((*self.running, *waiting, *self._held))
 
     # -- commands -----------------------------------------------------------------------------------------------------
+
+    def foresee_decodes(self, token: int) -> None:
+        """Let requests whose decoding is foreseeable take part in steps without being looked at (`core.steady`): for
+        executors that answer `token` whenever a request is left out of their output. No decision changes by it."""
+        self._steady = SteadyDecodes(self.blocks, token, is_async=self._plans_ahead)
+
+    def settle(self) -> None:
+        """Make the counters of every request true, those of steady decodes too."""
+        if self._steady:
+            self._wake(list(self._steady))
+
+    def take_arrears(self) -> list[tuple[Request, int]]:
+        """(request, number of tokens) of those that were steady: one from each of the last steps whose output was
+        taken before the plan made last."""
+        arrears, self._arrears = self._arrears, []
+        return arrears
 
     def add_request(self, request: Request) -> None:
         """Append a new request to the waiting queue."""
@@ -125,7 +153,7 @@ class Scheduler:
         child.status = RequestStatus.RUNNING
         parent.shares_tail = child.shares_tail = True
         parent.decode_until = child.decode_until = 0
-        self.running.append(child)
+        self._enter_running(child)
 
     def extend(self, request: Request, token: int) -> None:
         """Give an unfinished request a token chosen outside of `update` (beam search); it does not end by it."""
@@ -135,13 +163,14 @@ class Scheduler:
 
     def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> list[Request]:
         """End requests from outside (abort, error), wherever they are; unknown ids are ignored. Returns those ended."""
+        self.settle()
         ended = []
         for request_id in request_ids:
             request = self._requests.get(request_id)
             if request is None:
                 continue
             if request.status is RequestStatus.RUNNING:
-                self.running.remove(request)
+                self._leave_running([request])
             else:
                 self.waiting.remove(request)
                 self.preemption.drop(request)
@@ -157,16 +186,29 @@ class Scheduler:
         limit = self._chunk_limit()
         for policy in self.admission:
             policy.begin_step(self.running, len(self.waiting), now_s)
-        self._schedule_running(plan, limit)
+        steady = self._steady
+        self._joining = []
+        is_calm = steady is not None and self._schedule_active(steady, plan, limit)
+        if not is_calm:
+            self.settle()
+            self._schedule_running(plan, limit)
+        step = self._step_index
+        self._num_planned = step + 1
         stop = AdmissionStop.PREEMPTED_THIS_STEP if plan.preempted else self._admit(plan, limit)
-        self.fingerprint.add_step(self._step_index, plan.requests, plan.new_tokens, plan.preempted, plan.prefill_tokens)
+        num_steady = len(steady) if steady else 0
+        self.fingerprint.add_step(
+            step, num_steady + len(plan.requests), plan.requests, plan.new_tokens, plan.preempted, plan.prefill_tokens
+        )
         output = SchedulerOutput(
-            step_index=self._step_index,
+            step_index=step,
             requests=plan.requests,
             num_new_tokens=plan.new_tokens,
             num_computed_tokens=plan.computed,
             unsampled=plan.unsampled,
             num_scheduled_tokens=self.config.max_num_batched_tokens - plan.budget,
+            num_steady=num_steady,
+            steady_kv_tokens=steady.kv_tokens(step) if steady else 0,
+            steady_longest_kv=steady.longest_kv(step) if steady else 0,
             num_prefill_tokens=plan.prefill_tokens,
             num_recomputed_tokens=plan.recomputed_tokens,
             admission_stop=stop,
@@ -178,8 +220,14 @@ class Scheduler:
         )
         self.num_recomputed_tokens += plan.recomputed_tokens
         self._finished_ids = []
-        self._step_index += 1
+        self._step_index = step + 1
+        self._after_schedule(output)
+        if is_calm:
+            self._join_steady()
         return output
+
+    def _after_schedule(self, plan: SchedulerOutput) -> None:
+        """For schedulers that plan ahead."""
 
     def update(self, plan: SchedulerOutput, output: ModelRunnerOutput, now_s: float = 0.0) -> StepResult:
         """Take a step's tokens: append, stop, and free what finished."""
@@ -202,9 +250,13 @@ class Scheduler:
         self._after_update(plan, finished, now_s)
         return StepResult(requests, tokens, finished)
 
+    _plans_ahead = False
+    """Is a step planned before the output of the one before is taken?"""
+
     def _after_update(self, plan: SchedulerOutput, finished: list[Request], now_s: float) -> None:
+        self._num_updated = plan.step_index + 1
         if finished:
-            self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
+            self._leave_running(finished)
             for request in finished:
                 self._release(request)
             self._release_held()
@@ -212,6 +264,24 @@ class Scheduler:
             policy.end_step(plan.num_prefill_tokens > 0, now_s)
 
     # -- running requests ---------------------------------------------------------------------------------------------
+
+    def _enter_running(self, request: Request) -> None:
+        request.admission_order = self._num_admitted
+        self._num_admitted += 1
+        self.running.append(request)
+        if self._steady is not None:
+            self._active.append(request)
+
+    def _leave_running(self, requests: Sequence[Request]) -> None:
+        """Those that are in it; others are ignored."""
+        for each in (self.running, self._active):
+            if len(requests) > _FEW:
+                leaving = {id(request) for request in requests}
+                each[:] = [request for request in each if id(request) not in leaving]
+                continue
+            for request in requests:
+                if request in each:
+                    each.remove(request)
 
     def _chunk_limit(self) -> int:
         """Most tokens of one request in this step; 0 = no limit. A lone request is never held back."""
@@ -253,7 +323,7 @@ class Scheduler:
             while self.blocks.grow(request, num_new, plan.copies) is None:
                 victim = self.waiting.victim_index(running)
                 plan.budget = budget
-                planned = self._preempt(running.pop(victim), plan)
+                planned = self._preempt(running[victim], plan)
                 budget = plan.budget
                 if victim == index - 1:
                     break
@@ -286,6 +356,8 @@ class Scheduler:
     def _after_planned(self, request: Request, *, is_last: bool) -> None:
         """From here on the request decodes: find out how long nothing but its counter changes."""
         request.decode_until = self._next_block_event(request) if is_last else 0
+        if is_last and self._steady is not None:
+            self._joining.append(request)
 
     def _next_block_event(self, request: Request) -> int:
         if request.shares_tail:  # the next write may have to copy a block, whatever the position
@@ -294,6 +366,7 @@ class Scheduler:
 
     def _preempt(self, request: Request, plan: Plan) -> bool:
         """Suspend a running request; True if it had been planned in this step, whose tokens return to the budget."""
+        self._leave_running([request])
         planned = request in plan.requests if request.priority or plan.requests else False
         if planned:
             self._unplan(request, plan)
@@ -316,6 +389,88 @@ class Scheduler:
         if num_new > 1 or computed < request.num_tokens - 1:
             plan.prefill_tokens -= num_new
 
+    # -- steady decodes -----------------------------------------------------------------------------------------------
+
+    def _schedule_active(self, steady: SteadyDecodes, plan: Plan, limit: int) -> bool:
+        """As `_schedule_running`, but looks only at requests that are not steady.
+
+        False, and nothing planned, where the order of `running` could decide who gets tokens or blocks: then all must
+        be looked at.
+        """
+        step, budget, num_steady = self._step_index, plan.budget, len(steady)
+        ending = steady.take_ending(step)
+        if ending:
+            self._wake(ending)
+            num_steady -= len(ending)
+        size, last_position = self.blocks.block_size, self.blocks.max_model_len - 1
+        num_blocks, num_tokens = steady.num_due(step), num_steady
+        wanted: list[tuple[Request, int]] = []
+        for request in self._active:
+            if request.shares_tail:
+                return False
+            computed = request.num_computed_tokens
+            num_new = self._num_pending(request)
+            if 0 < limit < num_new:
+                num_new = limit
+            num_new = min(num_new, last_position - computed)
+            if num_new > 0:
+                wanted.append((request, num_new))
+                num_tokens += num_new
+                num_blocks += max(-(-(computed + num_new) // size) - len(request.block_ids), 0)
+        if num_tokens > budget:
+            # One chunk may be cut to what remains, if it is the last in the order.
+            if not wanted or wanted[-1][0] is not self.running[-1]:
+                return False
+            request, num_new = wanted[-1]
+            remaining = budget - (num_tokens - num_new)
+            if remaining <= 0:
+                return False
+            wanted[-1] = (request, remaining)
+            num_tokens = budget
+        if num_blocks > self.blocks.pool.num_free:
+            return False
+        self._plan_active(steady, plan, wanted)
+        plan.budget = budget - num_tokens
+        self.blocks.num_kv_tokens += num_steady
+        return True
+
+    def _plan_active(self, steady: SteadyDecodes, plan: Plan, wanted: Sequence[tuple[Request, int]]) -> None:
+        """Blocks are taken in the order of `running`, by steady decodes and the others alike."""
+        due = steady.take_due(self._step_index)
+        for request, num_new in wanted:
+            before = 0
+            while before < len(due) and due[before].admission_order < request.admission_order:
+                before += 1
+            if before:
+                steady.grow(due[:before], self._step_index)
+                due = due[before:]
+            self.blocks.grow(request, num_new, plan.copies)
+            self._plan(request, num_new, plan)
+        if due:
+            steady.grow(due, self._step_index)
+
+    def _join_steady(self) -> None:
+        steady = self._steady
+        if steady is None or not self._joining:
+            return
+        for request in self._joining:
+            if steady.may_join(request):
+                steady.join(request, self._step_index)
+        self._active = [request for request in self._active if request.steady_from < 0]
+
+    def _wake(self, requests: Sequence[Request]) -> None:
+        """From now on these are looked at again."""
+        steady = self._steady
+        assert steady is not None
+        for request in requests:
+            num_back = steady.leave(request, num_planned=self._num_planned, num_updated=self._num_updated)
+            if num_back:
+                self._arrears.append((request, num_back))
+            if request.steady_since < self._num_planned > self._num_updated:
+                self._late.append(request)
+            request.decode_until = 0
+        self._active = sorted([*self._active, *requests], key=lambda request: request.admission_order)
+
     # -- admission ----------------------------------------------------------------------------------------------------
 
     def _admit(self, plan: Plan, limit: int) -> AdmissionStop:
@@ -337,6 +492,8 @@ class Scheduler:
         """Admit the head of the queue; or say why not, with nothing changed: nobody passes it."""
         if request.num_stale_outputs:
             return AdmissionStop.POLICY
+        if self._steady:
+            self._steady.register_for(request, num_planned=self._num_planned, num_updated=self._num_updated)
         hits, computed = self.preemption.find_resumable(request)
         pending = request.num_tokens - computed
         for policy in self.admission:
@@ -361,7 +518,7 @@ class Scheduler:
         self.preemption.resume(request, plan.swap_in)
         request.num_computed_tokens = computed
         request.status = RequestStatus.RUNNING
-        self.running.append(request)
+        self._enter_running(request)
         self._plan(request, num_new, plan)
         plan.budget -= num_new
         return None

@@ -26,7 +26,7 @@ class SimulatedExecutor:
         """Seconds that the device computed."""
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        if not plan.requests:
+        if not plan.num_requests:
             return ModelRunnerOutput(sampled_token_ids={})
         duration_s = self._duration_s(plan)
         self._busy_until_s = max(self._busy_until_s, self._clock.now()) + duration_s
@@ -44,7 +44,7 @@ class SimulatedExecutor:
         pass
 
     def _duration_s(self, plan: SchedulerOutput) -> float:
-        num_decodes = kv_tokens = longest = 0
+        num_decodes, kv_tokens, longest = plan.num_steady, plan.steady_kv_tokens, plan.steady_longest_kv
         prefills: list[tuple[int, int]] = []
         for num_new, computed in zip(plan.num_new_tokens, plan.num_computed_tokens, strict=True):
             if num_new == 1:
@@ -59,5 +59,5 @@ class SimulatedExecutor:
             decode_kv_tokens=float(kv_tokens),
             longest_kv=float(longest),
             prefills=prefills,
-            num_sampled=len(plan.requests) - len(plan.unsampled),
+            num_sampled=plan.num_requests - len(plan.unsampled),
         )

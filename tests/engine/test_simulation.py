@@ -45,7 +45,8 @@ def serve(
             core.clock.sleep_until(pending[0][0])
             continue
         for output in core.step():
-            times.setdefault(output.request_id, []).append(core.clock.now())
+            steps = range(output.first_step, output.first_step + len(output.new_token_ids))
+            times.setdefault(output.request_id, []).extend(map(core.step_stats.end_s, steps))
     return times
 
 

@@ -15,11 +15,12 @@ from engine.errors import RequestRefused
 from engine.outputs import RequestOutput
 from engine.request import Request
 from engine.sampling_params import SamplingParams
-from engine.stats import StepStats
+from engine.step_log import StepLog
 from workbench.loadgen.errors import RunFailed
 from workbench.loadgen.observation import Observation
 from workbench.loadgen.pacing import pacing_of
 from workbench.loadgen.target import Progress, ProgressCallback
+from workbench.loadgen.token_times import StepTimes
 from workbench.metrics.records import Outcome, RunRecord
 from workbench.workload.records import Workload
 
@@ -32,8 +33,8 @@ class Core(Protocol):
     """What the driver needs of an engine core."""
 
     @property
-    def step_stats(self) -> Sequence[StepStats]:
-        """Grows by one per step that scheduled something."""
+    def step_stats(self) -> StepLog:
+        """Grows by one per step that scheduled something; the driver may clear it."""
         ...
 
     def add_request(self, request: Request) -> None:
@@ -44,6 +45,10 @@ class Core(Protocol):
 
     def step(self) -> Sequence[RequestOutput]:
         """Schedule, execute, update; returns the news."""
+        ...
+
+    def settle(self) -> Sequence[RequestOutput]:
+        """News held back until now."""
         ...
 
     def abort(self, request_id: str) -> None: ...
@@ -69,7 +74,8 @@ def drive(
         run.to_end()
     except _Broken as broken:
         error = broken.__cause__
-        message = f"the engine broke after {len(run.steps)} steps: {type(error).__name__}: {error}"
+        run.take(core.settle())
+        message = f"the engine broke after {len(core.step_stats)} steps: {type(error).__name__}: {error}"
         raise RunFailed(message, run.record(described)) from error
     return run.record(described)
 
@@ -92,19 +98,16 @@ class _Run:
         self.core, self.workload, self.clock = core, workload, clock
         self.deadline_s, self.on_progress = deadline_s, on_progress
         self.pacing = pacing_of(workload)
-        self.seen = Observation(workload)
+        self.times = StepTimes(len(workload))
+        self.seen = Observation(workload, self.times)
         self.cap = workload.max_concurrency if workload.max_concurrency is not None else len(workload) + 1
         self.rows: dict[str, int] = {}  # open requests: id -> row
         self.unscheduled: dict[int, Request] = {}  # row -> request not yet part of a step, in order of sending
-        self.num_steps_before = len(core.step_stats)
+        core.step_stats.clear()  # the record has this run's steps only
         self.start_s = clock.now()
         self.awake_s = 0.0  # never earlier than this again
         self.busy_until_s = 0.0  # end of the last step
         self.num_free_while_busy = self.cap  # slots under the cap during the last step
-
-    @property
-    def steps(self) -> Sequence[StepStats]:
-        return self.core.step_stats[self.num_steps_before :]
 
     def now_s(self) -> float:
         return max(self.clock.now() - self.start_s, self.awake_s)
@@ -176,13 +179,21 @@ class _Run:
         now_s = self.busy_until_s = self.now_s()
         if self.unscheduled:
             self._note_first_scheduled(begin_s)
-        seen, rows = self.seen, self.rows
+        if len(self.core.step_stats) > len(self.times.step_end_s):
+            self.times.step_end_s.append(now_s)
+        self.take(outputs)
+
+    def take(self, outputs: Sequence[RequestOutput]) -> None:
+        """News from the core."""
+        seen, rows, now_s = self.seen, self.rows, self.busy_until_s
         for output in outputs:
             row = rows.get(output.request_id)
             if row is None:
                 continue
-            if output.new_token_ids:
-                seen.tokens(row, len(output.new_token_ids), now_s)
+            count = len(output.new_token_ids)
+            if count:
+                self.times.add(row, output.first_step, count)
+                seen.num_output_tokens += count
             if output.finish_reason is not None:
                 seen.num_cached_tokens[row] = output.num_cached_tokens
                 seen.num_preemptions[row] = output.num_preemptions
@@ -198,8 +209,8 @@ class _Run:
         waiting, the order was another one and all are looked at.
         """
         self._note_admitted(step_start_s, patience=_PATIENCE)
-        stats = self.core.step_stats
-        if stats and len(self.unscheduled) > stats[-1].num_waiting:
+        steps = self.core.step_stats
+        if len(steps) and len(self.unscheduled) > steps.last_num_waiting():
             self._note_admitted(step_start_s, patience=len(self.unscheduled))
 
     def _note_admitted(self, step_start_s: float, *, patience: int) -> None:
@@ -218,6 +229,7 @@ class _Run:
         while (due_s := self.pacing.next_due_s()) is not None and due_s < (self.deadline_s or 0.0):
             row, arrival_s = self.pacing.take()
             self.seen.issue(row, arrival_s, float("nan"))
+        self.take(self.core.settle())
         for request_id in list(self.rows):
             self.core.abort(request_id)
 
@@ -235,4 +247,6 @@ class _Run:
 
     def record(self, engine: Mapping[str, Any]) -> RunRecord:
         clock = "virtual" if isinstance(self.clock, VirtualClock) else "wall"
-        return self.seen.record(self.steps, start_s=self.start_s, end_s=self.now_s(), clock=clock, engine=engine)
+        return self.seen.record(
+            self.core.step_stats, start_s=self.start_s, end_s=self.now_s(), clock=clock, engine=engine
+        )

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from engine.step_log import StepLog
 from workbench.loadgen.endpoint_plan import RequestResult
 from workbench.loadgen.observation import Observation
+from workbench.loadgen.token_times import ListedTimes
 from workbench.metrics.records import FloatArray, Outcome, RunRecord
 from workbench.workload.records import Workload
 
@@ -23,17 +25,18 @@ def record_of(
 
     `engine` gets a key `load` with the rates and the client's lag; `end_s` is the end of observation.
     """
-    seen = Observation(workload)
+    times = ListedTimes(len(workload))
+    seen = Observation(workload, times)
     for result in results:
         row = result.row
         seen.issue(row, result.arrival_s, _NAN if result.sent_s is None else result.sent_s)
-        seen.token_times_s[row] = list(result.token_times_s)
+        times.set(row, result.token_times_s)
         seen.num_events[row] = result.num_events
         seen.num_cached_tokens[row] = -1 if result.num_cached_tokens is None else result.num_cached_tokens
         seen.num_preemptions[row] = -1
         seen.end(row, result.outcome, result.error)
     load = load_figures(results)
-    record = seen.record((), start_s=0.0, end_s=end_s, clock="wall", engine={**engine, "load": load})
+    record = seen.record(StepLog(), start_s=0.0, end_s=end_s, clock="wall", engine={**engine, "load": load})
     queried, hit = _prefix_lookups(results)
     return _with_notes(record, workload, results, load, queried, hit)
 

@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from engine.stats import StepStats
+from engine.step_log import STOPS, StepLog
+from workbench.loadgen.token_times import TokenTimes
 from workbench.metrics.records import Outcome, RequestTable, RunRecord, StepTable
 from workbench.workload.records import Workload
 
 _FINISHED_WELL = ("stop", "length")
-_INT_COLUMNS = (
-    "num_running",
-    "num_waiting",
-    "num_scheduled_requests",
-    "num_scheduled_tokens",
-    "num_prefill_tokens",
-    "num_blocks_in_use",
-    "num_free_blocks",
-    "num_preempted",
-    "num_recomputed_tokens",
-    "num_kv_tokens",
-)
 
 
 class Observation:
     """Per-row lists, indexed by the workload's rows. Times are seconds from the start of the run."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, token_times: TokenTimes) -> None:
         count = len(workload)
         self.workload = workload
         self.issued: list[int] = []
         self.arrival_s = [float("nan")] * count
         self.sent_s = [float("nan")] * count
         self.first_scheduled_s = [float("nan")] * count
-        self.token_times_s: list[list[float]] = [[] for _ in range(count)]
-        self.num_events = [0] * count
+        self.token_times = token_times
+        self.num_events: dict[int, int] = {}
+        """Row -> events that brought its tokens, where they are not one each."""
         self.num_cached_tokens = [-1] * count
         self.num_preemptions = [0] * count
         self.outcome = [Outcome.UNFINISHED] * count
@@ -51,15 +40,6 @@ class Observation:
         self.issued.append(row)
         self.arrival_s[row] = arrival_s
         self.sent_s[row] = sent_s
-
-    def tokens(self, row: int, count: int, when_s: float) -> None:
-        """One event brought `count` tokens."""
-        if count == 1:
-            self.token_times_s[row].append(when_s)
-        else:
-            self.token_times_s[row].extend([when_s] * count)
-        self.num_events[row] += 1
-        self.num_output_tokens += count
 
     def end(self, row: int, outcome: Outcome, error: str | None = None) -> None:
         """A request ended."""
@@ -76,7 +56,7 @@ class Observation:
             self.end(row, Outcome.FAILED, f"the engine ended it: {reason}")
 
     def record(
-        self, steps: Sequence[StepStats], *, start_s: float, end_s: float, clock: str, engine: Mapping[str, Any]
+        self, steps: StepLog, *, start_s: float, end_s: float, clock: str, engine: Mapping[str, Any]
     ) -> RunRecord:
         """The record of the rows issued, in order of arrival. `start_s` is the clock at the start of the run; `end_s`
         the end of observation, from there."""
@@ -92,9 +72,12 @@ class Observation:
     def _table(self) -> RequestTable:
         rows = sorted(self.issued, key=lambda row: (self.arrival_s[row], row))
         index = np.array(rows, dtype=np.int64)
-        times = [self.token_times_s[row] for row in rows]
-        counts = np.array([len(row_times) for row_times in times], dtype=np.int64)
+        counts, times_s = self.token_times.columns(rows)
+        num_events = counts.copy()
         place = {row: position for position, row in enumerate(rows)}
+        for row, num in self.num_events.items():
+            if row in place:
+                num_events[place[row]] = num
         return RequestTable(
             request_ids=tuple(self.workload.request_ids[row] for row in rows),
             class_names=self.workload.class_names,
@@ -107,20 +90,23 @@ class Observation:
             num_cached_tokens=_ints(self.num_cached_tokens, rows),
             num_preemptions=_ints(self.num_preemptions, rows),
             outcome=_ints(self.outcome, rows),
-            token_times_s=np.array([time for row_times in times for time in row_times], dtype=np.float64),
+            token_times_s=times_s,
             token_offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            num_events=_ints(self.num_events, rows),
+            num_events=num_events,
             errors={place[row]: message for row, message in sorted(self.errors.items()) if row in place},
         )
 
 
-def step_table(steps: Sequence[StepStats], start_s: float) -> StepTable:
+def step_table(steps: StepLog, start_s: float) -> StepTable:
     """Columns of the steps, times from `start_s`."""
+    times_s, columns = steps.times_s() - start_s, steps.columns()
+    names = [stop.value for stop in STOPS]
+    del columns["step_index"]
     return StepTable(
-        start_s=np.array([step.start_s for step in steps], dtype=np.float64) - start_s,
-        end_s=np.array([step.end_s for step in steps], dtype=np.float64) - start_s,
-        admission_stop=tuple(step.admission_stop.value for step in steps),
-        **{name: np.array(list(map(attrgetter(name), steps)), dtype=np.int64) for name in _INT_COLUMNS},
+        start_s=times_s[:, 0],
+        end_s=times_s[:, 1],
+        admission_stop=tuple(names[code] for code in columns.pop("admission_stop").tolist()),
+        **columns,
     )
 
 

@@ -11,7 +11,7 @@ from engine.engine_core import EngineCore
 from engine.outputs import RequestOutput
 from engine.request import Request
 from engine.simulation import SimulatedDevice, build_simulation, resolve_simulated
-from engine.stats import StepStats
+from engine.step_log import StepLog
 from workbench.loadgen.driver import drive
 from workbench.loadgen.embedded import engine_facts, with_scheduler_facts
 from workbench.loadgen.target import ProgressCallback
@@ -32,7 +32,7 @@ class FrontEnd:
         self._inside: deque[tuple[float, Request]] = deque()
 
     @property
-    def step_stats(self) -> Sequence[StepStats]:
+    def step_stats(self) -> StepLog:
         return self._core.step_stats
 
     def add_request(self, request: Request) -> None:
@@ -43,6 +43,9 @@ class FrontEnd:
     def abort(self, request_id: str) -> None:
         self._inside = deque(entry for entry in self._inside if entry[1].request_id != request_id)
         self._core.abort(request_id)
+
+    def settle(self) -> Sequence[RequestOutput]:
+        return self._core.settle()
 
     def has_unfinished(self) -> bool:
         return bool(self._inside) or self._core.has_unfinished()

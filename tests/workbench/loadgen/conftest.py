@@ -12,6 +12,7 @@ from engine.errors import RequestRefused
 from engine.outputs import RequestOutput
 from engine.request import Request
 from engine.stats import AdmissionStop, StepStats
+from engine.step_log import StepLog
 from workbench.workload.prompts import RandomPrompts, Vocabulary
 from workbench.workload.records import ClosedLoopPacing, Workload, WorkloadSummary
 
@@ -22,7 +23,7 @@ class FakeCore:
     def __init__(self, clock: VirtualClock, *, step_s: float = 1.0, max_num_seqs: int = 8) -> None:
         self.clock, self.step_s, self.max_num_seqs = clock, step_s, max_num_seqs
         self.open: list[Request] = []
-        self.step_stats: list[StepStats] = []
+        self.step_stats = StepLog()
         self.added: list[tuple[str, float]] = []
         self.aborted: list[str] = []
         self.refuses: set[str] = set()
@@ -36,6 +37,9 @@ class FakeCore:
 
     def has_unfinished(self) -> bool:
         return bool(self.open)
+
+    def settle(self) -> Sequence[RequestOutput]:
+        return ()
 
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
@@ -59,11 +63,12 @@ class FakeCore:
                     finish_reason="length" if is_last else None,
                     num_cached_tokens=0,
                     num_preemptions=0,
+                    first_step=len(self.step_stats),
                 )
             )
             if is_last:
                 self.open.remove(request)
-        self.step_stats.append(
+        self.step_stats.add(
             StepStats(
                 step_index=len(self.step_stats),
                 start_s=start_s,
