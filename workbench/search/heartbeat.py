@@ -18,9 +18,8 @@ class Heartbeat:
     """
 
     def __init__(self, storage: BaseStorage) -> None:
-        interval = storage.get_heartbeat_interval() if isinstance(storage, BaseHeartbeat) else None
         self._storage = storage
-        self._interval_s = interval
+        self._interval_s = storage.get_heartbeat_interval() if isinstance(storage, BaseHeartbeat) else None
         self._trials: set[int] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()

@@ -10,6 +10,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from optuna.exceptions import StorageInternalError
+
+from workbench.search.errors import StorageError
 from workbench.search.outcome import TrialOutcome, TrialState
 from workbench.search.trials import OpenTrial, SweepStopped, TrialRecord
 
@@ -61,9 +64,12 @@ def run_trials(
             return loop.run(
                 on_wait or (lambda num_open: None), lambda: deadline_s is not None and clock() >= deadline_s
             )
-        except BaseException:
+        except BaseException as error:
             if on_abort is not None:
                 on_abort()
+            if isinstance(error, StorageInternalError):
+                # The trials of this process will count as lost, and be retried.
+                raise StorageError(f"the study's storage cannot be reached any more ({_cause(error)})") from error
             loop.give_back()
             raise
 
@@ -130,6 +136,10 @@ class _Loop:
             self._fresh.append(record)
             self._on_trial(record)
             _check_failures(self._fresh)
+
+
+def _cause(error: Exception) -> str:
+    return (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _check_failures(fresh: Sequence[TrialRecord]) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import optuna
 from optuna.storages import BaseStorage as BaseStorage
 from optuna.storages import JournalStorage, RDBStorage
+from optuna.storages._heartbeat import BaseHeartbeat
 from optuna.storages.journal import JournalFileBackend, JournalRedisBackend
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
@@ -81,7 +82,7 @@ def study_names(storage: BaseStorage) -> tuple[str, ...]:
 
 def has_heartbeats(storage: BaseStorage) -> bool:
     """True where a dead process is noticed, so that several may share a study."""
-    return isinstance(storage, optuna.storages._CachedStorage) and storage.get_heartbeat_interval() is not None
+    return isinstance(storage, BaseHeartbeat) and storage.get_heartbeat_interval() is not None
 
 
 def _open_own_journal(path: Path) -> JournalStorage:

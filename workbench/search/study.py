@@ -220,7 +220,9 @@ class SweepStudy:
     def _handle(self, num_known: int) -> optuna.Study:
         """The study with a sampler of its own, so that what is drawn depends on the trial, not on who draws it."""
         sampler = sampler_of(self._search.sampler, self._seed, self._distributions, num_known=num_known)
-        return optuna.load_study(study_name=self._name, storage=self._storage, sampler=sampler)
+        study = optuna.load_study(study_name=self._name, storage=self._storage, sampler=sampler)
+        study.stop = lambda: None  # a grid that is used up stops the study, which only `optimize` can bear
+        return study
 
     def _draw(self, number: int, trial: FrozenTrial) -> OpenTrial:
         handle = optuna.trial.Trial(self._handle(trial.number), trial._trial_id)

@@ -103,6 +103,7 @@ def trial_json(record: TrialRecord) -> dict[str, Any]:
         "constraints": dict(outcome.constraints),
         "run": outcome.run_path,
         "duration_s": outcome.duration_s,
+        "num_lost": record.num_lost,
         "decision_fingerprint": outcome.fingerprint,
         "binding": outcome.binding,
     }
