@@ -75,6 +75,17 @@ def open_url(url: str, *, heartbeat_s: int = HEARTBEAT_S, grace_s: int = GRACE_S
         raise StorageError(f"--storage {redacted(url)}: {_reason(error, url)}") from None
 
 
+def close_storage(storage: BaseStorage) -> None:
+    """End a database's connections, or give up a journal."""
+    backend = getattr(storage, "_backend", storage)  # behind Optuna's cache
+    if isinstance(backend, RDBStorage):
+        backend.remove_session()
+        backend.engine.dispose()
+    owner = getattr(storage, "owner", None)
+    if owner is not None:
+        owner.close()
+
+
 def study_names(storage: BaseStorage) -> tuple[str, ...]:
     """Of all studies in the storage."""
     return tuple(study.study_name for study in storage.get_all_studies())
@@ -92,6 +103,7 @@ def _open_own_journal(path: Path) -> JournalStorage:
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        owner.close()
         raise ValueError("another sweep is at work on this journal. Wait for it, or use a database") from None
     storage = open_journal(path)
     storage.owner = owner

@@ -21,7 +21,7 @@ from workbench.search.loop import run_trials
 from workbench.search.outcome import TrialOutcome, TrialState
 from workbench.search.slots import OUTCOME, Slot, slots_of
 from workbench.search.space import distributions_of, in_space, rounded, sampler_of
-from workbench.search.storage import has_heartbeats, retry_lost_trial
+from workbench.search.storage import close_storage, has_heartbeats, retry_lost_trial
 from workbench.search.trials import (
     Evaluate,
     OpenTrial,
@@ -207,8 +207,9 @@ class SweepStudy:
         return self.records()
 
     def close(self) -> None:
-        """End the signs of life; open trials would count as dead."""
+        """End the signs of life and the connections; open trials would count as dead."""
         self._heartbeat.close()
+        close_storage(self._storage)
 
     def _slots(self) -> list[Slot]:
         return slots_of(self._optuna.get_trials(deepcopy=False))

@@ -9,7 +9,7 @@ from typing import Any
 
 from workbench.scenario import Scenario, ScenarioError
 from workbench.search.loop import Ending, run_trials
-from workbench.search.storage import HEARTBEAT_S, has_heartbeats, open_url, redacted
+from workbench.search.storage import HEARTBEAT_S, close_storage, has_heartbeats, open_url, redacted
 from workbench.search.trials import SweepStopped, TrialRecord
 from workbench.services.lanes import Lanes, is_measured
 from workbench.services.shared_study import join_study
@@ -64,11 +64,16 @@ def work(
     events = events or WorkEvents()
     opened = open_url(storage, heartbeat_s=heartbeat_s, grace_s=grace_s or 4 * heartbeat_s)
     if not has_heartbeats(opened):
+        close_storage(opened)
         raise ScenarioError(
             f"--storage {redacted(storage)}: nobody would notice there that a worker died. Keep a shared study in a "
             "database, for example postgresql://user@host/database"
         )
-    joined = join_study(name, opened)
+    try:
+        joined = join_study(name, opened)
+    except BaseException:
+        close_storage(opened)
+        raise
     result = WorkResult(study=name)
     warnings = []
     if joined.archive is None:
