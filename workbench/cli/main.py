@@ -138,18 +138,19 @@ def analyze(
 
 @app.command()
 def report(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="Folder of a study, or its name under reports/.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="STUDY|RUN", help="Folder of a study or a run, or its name under reports/.")
+    ],
+    dialect: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Print a run in a tool's terms: vllm, guidellm, aiperf, inference-perf."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write the Markdown and HTML report of a study again."""
-    from workbench.services.report import find_study, write_report
+    """Write the report of a study again, or print a run in another tool's definitions."""
+    from workbench.cli.report import report_command
 
-    paths = write_report(find_study(study))
-    if as_json:
-        print_json({"report": {name: str(path) for name, path in paths.items()}})
-    else:
-        for path in paths.values():
-            print(path)
+    report_command(path, dialect=dialect, as_json=as_json)
 
 
 @app.command()

@@ -7,13 +7,13 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.scenario import Scenario, ScenarioError, scenario_to_dict
 from workbench.search.artifacts import RunArchive
-from workbench.search.storage import open_journal, open_url, redacted, study_names
+from workbench.search.storage import BaseStorage, close_storage, open_journal, open_url, redacted, study_names
 from workbench.search.study import SweepStudy
 from workbench.services.shared_study import make_study, share_study
 from workbench.store.atomic import write_text
@@ -56,7 +56,14 @@ def open_study(scenario: Scenario, seed: int, place: StudyPlace) -> Iterator[Ope
 
     Raises `ScenarioError` if there is none to go on with, `StorageError` and `StoreError` for what cannot be opened.
     """
-    storage = None if place.storage is None else open_url(place.storage)
+    with ExitStack() as stack:
+        storage = None if place.storage is None else open_url(place.storage)
+        if storage is not None:
+            stack.callback(close_storage, storage)
+        yield from _open(scenario, seed, place, storage)
+
+
+def _open(scenario: Scenario, seed: int, place: StudyPlace, storage: BaseStorage | None) -> Iterator[OpenStudy]:
     taken = () if storage is None else study_names(storage)
     directory = study_directory(scenario, seed, place.out, resume=place.resume, kept=None if storage is None else taken)
     with sole_writer(directory):
