@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -35,6 +36,11 @@ class RunArchive:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._store = _LinkingStore(folder)
+
+    def tidy(self, prefix: str) -> None:
+        """Delete what processes that were killed left half done. For a study on which nobody works any more."""
+        for left in self.folder.glob(f"{prefix}*"):
+            shutil.rmtree(left, ignore_errors=True)
 
     def put(self, trial: Trial, run: Path) -> None:
         """Store the files of `run`. Raises `OSError`."""

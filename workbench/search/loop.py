@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from optuna.exceptions import StorageInternalError
 
 from workbench.search.errors import StorageError
+from workbench.search.interrupts import uninterrupted
 from workbench.search.outcome import TrialOutcome, TrialState
 from workbench.search.trials import OpenTrial, SweepStopped, TrialRecord
 
@@ -113,27 +114,36 @@ class _Loop:
             time.sleep(POLL_S)
 
     def give_back(self) -> None:
-        for trial, _ in self._running.values():
-            self._study.give_back(trial)
+        with uninterrupted():
+            for trial, _ in self._running.values():
+                self._study.give_back(trial)
 
     def _recover(self) -> None:
         if time.monotonic() - self._recovered_s >= POLL_S:
-            self._study.recover()
+            with uninterrupted():
+                self._study.recover()
             self._recovered_s = time.monotonic()
 
     def _start(self) -> None:
-        while self._free and (trial := self._study.take()) is not None:
-            lane = self._free.pop()
-            self._running[self._pool.submit(lane, trial)] = (trial, lane)
+        is_left = True
+        while self._free and is_left:
+            with uninterrupted():
+                trial = self._study.take()
+                is_left = trial is not None
+                if trial is not None:
+                    lane = self._free.pop()
+                    self._running[self._pool.submit(lane, trial)] = (trial, lane)
 
     def _finish(self) -> None:
         ended, _ = wait(self._running, timeout=POLL_S, return_when=FIRST_COMPLETED)
         for future in sorted(ended, key=lambda future: self._running[future][0].number):
             trial, lane = self._running[future]
-            record = self._study.finish(trial, future.result())
-            del self._running[future]
-            self._free.append(lane)
-            self._fresh.append(record)
+            outcome = future.result()
+            with uninterrupted():
+                record = self._study.finish(trial, outcome)
+                del self._running[future]
+                self._free.append(lane)
+                self._fresh.append(record)
             self._on_trial(record)
             _check_failures(self._fresh)
 

@@ -231,7 +231,7 @@ class SweepStudy:
             handle._suggest(name, distribution)  # keeps what was drawn before
         # Trial 0 is the default itself, even where the search bounds leave it out.
         params = dict(self._default) if number == 0 else rounded(handle.params)
-        return OpenTrial(number=number, params=params, handle=handle)
+        return OpenTrial(number=number, params=params, handle=handle, finished=self.records())
 
     def _default_point(self) -> dict[str, Any]:
         moved = in_space(self._default, self._distributions)
@@ -270,7 +270,7 @@ class SweepStudy:
         study = self._handle(trial.number)
         if outcome.state is TrialState.COMPLETE and outcome.objective is not None:
             study.tell(trial, outcome.objective, skip_if_finished=True)
-        elif outcome.state in (TrialState.INFEASIBLE, TrialState.PRUNED):
+        elif outcome.state is not TrialState.FAILED:  # no figure, but the sampler learns to stay away
             study.tell(trial, state=OptunaState.PRUNED, skip_if_finished=True)
         else:
             study.tell(trial, state=OptunaState.FAIL, skip_if_finished=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,8 @@ class OpenTrial:
     """Of its slot: a retry goes by the number of the trial that it stands for."""
     params: Mapping[str, Any]
     handle: optuna.trial.Trial
+    finished: Sequence[TrialRecord] = ()
+    """What was known when it was taken, whoever found it out."""
 
 
 class SweepStopped(Exception):

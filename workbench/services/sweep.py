@@ -19,6 +19,7 @@ from workbench.services.open_study import OpenStudy, StudyPlace, open_study
 from workbench.services.shared_study import search_of
 from workbench.services.trial_runs import fetch_run
 from workbench.services.trials import TrialWorker
+from workbench.store.atomic import TEMPORARY_PREFIX
 from workbench.store.studies import save_study, trial_directory
 
 BUDGET = "the budget"
@@ -207,6 +208,8 @@ class _Sweep:
             self._study.pause()
             stopped = "interrupted: go on with --resume"
         self._fetch_runs()
+        if ending is Ending.DONE:
+            self._archive.tidy(TEMPORARY_PREFIX)
         records = self._study.records()
         best = best_trial(records, maximize=self._search.maximize)
         if ending in (Ending.DONE, Ending.DEADLINE) and best is not None:
