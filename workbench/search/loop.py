@@ -70,7 +70,10 @@ def run_trials(
                 on_abort()
             if isinstance(error, StorageInternalError):
                 # The trials of this process will count as lost, and be retried.
-                raise StorageError(f"the study's storage cannot be reached any more ({_cause(error)})") from error
+                raise StorageError(
+                    f"the study's storage cannot be reached any more ({_cause(error)}). "
+                    "Mend that, then go on with --resume, or start the worker again"
+                ) from error
             loop.give_back()
             raise
 

@@ -27,11 +27,15 @@ _POLL_S = 0.2
 
 
 class Lanes:
-    """`num_lanes` worker processes for one scenario; what they store goes into the archive (None: nowhere)."""
+    """`num_lanes` worker processes for one scenario; what they store goes into the archive (None: nowhere).
 
-    def __init__(self, scenario: Scenario, archive: RunArchive | None, num_lanes: int) -> None:
+    In a study that is shared, trials on the wall clock take turns with those of the machine's other workers, as they
+    would slow each other.
+    """
+
+    def __init__(self, scenario: Scenario, archive: RunArchive | None, num_lanes: int, *, is_shared: bool) -> None:
         self._archive = archive
-        self._is_measured = is_measured(scenario)
+        self._takes_turns = is_shared and is_measured(scenario)
         self._is_closed = threading.Event()
         self.workers = [TrialWorker(scenario) for _ in range(num_lanes)]
 
@@ -51,7 +55,7 @@ class Lanes:
         self.close()
 
     def _evaluate(self, worker: TrialWorker, trial: OpenTrial) -> TrialOutcome:
-        with self._alone_on_the_machine():
+        with self._own_turn():
             if self._archive is None:
                 return self._twice(worker, trial, None)
             with _scratch(self._archive.folder) as folder:
@@ -75,9 +79,8 @@ class Lanes:
         return worker.evaluate(trial.params, directory=run)
 
     @contextmanager
-    def _alone_on_the_machine(self) -> Iterator[None]:
-        """Trials on the wall clock would slow each other: those of all processes on this machine take turns."""
-        if not self._is_measured:
+    def _own_turn(self) -> Iterator[None]:
+        if not self._takes_turns:
             yield
             return
         with (Path(tempfile.gettempdir()) / f"llm-serving-workbench-{os.getuid()}.lock").open("w") as stream:

@@ -162,7 +162,10 @@ def run_sweep(
         )
     seed = seed if seed is not None else (scenario.seed if search.seed is None else search.seed)
     place = StudyPlace(out=out, storage=storage, artifacts=artifacts, resume=resume)
-    with open_study(scenario, seed, place) as opened, Lanes(scenario, opened.archive, workers) as lanes:
+    with (
+        open_study(scenario, seed, place) as opened,
+        Lanes(scenario, opened.archive, workers, is_shared=storage is not None) as lanes,
+    ):
         sweep = _Sweep(opened, scenario, lanes, seed=seed, total=trials or search.trials, events=events)
         return sweep.run(budget_s)
 

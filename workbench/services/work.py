@@ -91,7 +91,10 @@ def work(
         result.records.append(record)
         events.on_trial(record)
 
-    with closing(joined.study) as study, Lanes(joined.scenario, joined.archive, workers) as lanes:
+    with (
+        closing(joined.study) as study,
+        Lanes(joined.scenario, joined.archive, workers, is_shared=True) as lanes,
+    ):
         events.on_start(joined.scenario, study.num_open, warnings)
         try:
             ending = run_trials(
