@@ -19,7 +19,7 @@ def exit_code_of(error: Exception) -> int:
     if isinstance(error, ScenarioError | ConfigError | ModelLoadError | RequestRefused):
         return _say(error, 2)
     module = type(error).__module__
-    if module.startswith("workbench.store"):
+    if module.startswith(("workbench.store", "workbench.search.errors")):
         return _say(error, 2)
     if module.startswith(("workbench.", "engine.")):
         return _say(error, 1)

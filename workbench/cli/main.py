@@ -54,14 +54,52 @@ def sweep(
     overrides: Set = None,
     out: Out = Path("reports"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest study of this scenario.")] = False,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Trials at a time, each in a process; simulated targets only.")
+    ] = 1,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Start no trial after this long (30m); one that runs is finished."),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where Optuna keeps the study: postgresql://, sqlite:///. Default: a file."),
+    ] = None,
+    artifacts: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder that all machines see, for the runs of trials. Default: the study's."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Tune the engine's parameters for a scenario and write a report."""
     from workbench.cli.sweep import sweep_command
 
     sweep_command(
-        scenario, trials=trials, seed=seed, overrides=overrides or [], parent=out, resume=resume, as_json=as_json
+        scenario,
+        trials=trials,
+        seed=seed,
+        overrides=overrides or [],
+        parent=out,
+        resume=resume,
+        storage=storage,
+        artifacts=artifacts,
+        workers=workers,
+        budget=budget,
+        as_json=as_json,
     )
+
+
+@app.command()
+def worker(
+    study: Annotated[str, typer.Option(metavar="NAME", help="The study's name, as the sweep says it.")],
+    storage: Annotated[str, typer.Option(metavar="URL", help="The database that the sweep was given.")],
+    workers: Annotated[int, typer.Option(min=1, help="Trials at a time, each in a process.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Work on a study that a sweep keeps in a database, from this machine or another."""
+    from workbench.cli.worker import worker_command
+
+    worker_command(study, storage=storage, workers=workers, as_json=as_json)
 
 
 @app.command()
@@ -100,18 +138,19 @@ def analyze(
 
 @app.command()
 def report(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="Folder of a study, or its name under reports/.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="STUDY|RUN", help="Folder of a study or a run, or its name under reports/.")
+    ],
+    dialect: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Print a run in a tool's terms: vllm, guidellm, aiperf, inference-perf."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write the Markdown and HTML report of a study again."""
-    from workbench.services.report import find_study, write_report
+    """Write the report of a study again, or print a run in another tool's definitions."""
+    from workbench.cli.report import report_command
 
-    paths = write_report(find_study(study))
-    if as_json:
-        print_json({"report": {name: str(path) for name, path in paths.items()}})
-    else:
-        for path in paths.values():
-            print(path)
+    report_command(path, dialect=dialect, as_json=as_json)
 
 
 @app.command()

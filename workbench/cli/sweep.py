@@ -7,7 +7,9 @@ from pathlib import Path
 from rich.table import Table
 
 from workbench.cli.console import err, metric, number, out, params
-from workbench.scenario import load_scenario
+from workbench.cli.signals import sigterm_as_interrupt
+from workbench.scenario import ScenarioError, load_scenario
+from workbench.scenario.base import parse_duration
 from workbench.search.study import TrialRecord
 from workbench.services.report import write_report
 from workbench.services.sweep import SweepEvents, SweepResult, conclusion_of, run_sweep
@@ -33,6 +35,10 @@ def sweep_command(
     overrides: list[str],
     parent: Path,
     resume: bool,
+    storage: str | None,
+    artifacts: Path | None,
+    workers: int,
+    budget: str | None,
     as_json: bool,
 ) -> None:
     loaded = load_scenario(scenario, overrides)
@@ -41,25 +47,34 @@ def sweep_command(
     def on_start(directory: Path, done: int, total: int) -> None:
         have = f", {done} already there" if done else ""
         err.print(f"study {directory.name}: {total} trials{have}, objective {objective}")
+        if storage is not None:
+            err.print(f"others join with: workbench worker --study {directory.name} --storage URL", markup=False)
 
-    def on_trial(record: TrialRecord) -> None:
-        outcome = record.outcome
-        value = metric(objective, outcome.objective) if outcome.objective is not None else outcome.state.value
-        missed = [name for name, shortfall in outcome.constraints.items() if shortfall > 0]
-        remarks = [f"misses {', '.join(missed)}"] if missed else []
-        if outcome.verdict not in (None, "VALID"):
-            remarks.append(str(outcome.verdict))
-        if outcome.reason:
-            remarks.append(outcome.reason.splitlines()[0])
-        tail = f"  [{'; '.join(remarks)}]" if remarks else ""
-        took = f"{outcome.duration_s:5.1f} s" if outcome.duration_s is not None else ""
-        err.print(f"trial {record.number:3d}  {value:>12}  {took}  {params(record.params)}{tail}", markup=False)
+    def on_wait(num_open: int) -> None:
+        err.print(f"waiting for {num_open} trials that others work on", markup=False)
 
     def on_confirm(done: int, total: int) -> None:
         err.print(f"confirming the winner against the default: run {done} of {total}")
 
-    events = SweepEvents(on_start=on_start, on_trial=on_trial, on_confirm=on_confirm)
-    result = run_sweep(loaded, out=parent, trials=trials, seed=seed, resume=resume, events=events)
+    events = SweepEvents(
+        on_start=on_start,
+        on_trial=lambda record: render_trial(record, objective),
+        on_wait=on_wait,
+        on_confirm=on_confirm,
+    )
+    with sigterm_as_interrupt():
+        result = run_sweep(
+            loaded,
+            out=parent,
+            trials=trials,
+            seed=seed,
+            resume=resume,
+            storage=storage,
+            artifacts=artifacts,
+            workers=workers,
+            budget_s=None if budget is None else _seconds(budget),
+            events=events,
+        )
     paths = write_report(result.directory)
     if as_json:
         from workbench.cli.main import print_json
@@ -69,7 +84,33 @@ def sweep_command(
         render(result, paths["html"])
     if result.stopped is not None:
         err.print(f"stopped early: {result.stopped}", markup=False)
+    if result.is_cut_short:
         raise SystemExit(1)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = parse_duration(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, float) or not 0 < value < float("inf"):
+        raise ScenarioError(f"--budget: must be a duration such as 90s, 30m or 2h (got {text})")
+    return value
+
+
+def render_trial(record: TrialRecord, objective: str) -> None:
+    """One line of progress."""
+    outcome = record.outcome
+    value = metric(objective, outcome.objective) if outcome.objective is not None else outcome.state.value
+    missed = [name for name, shortfall in outcome.constraints.items() if shortfall > 0]
+    remarks = [f"misses {', '.join(missed)}"] if missed else []
+    if outcome.verdict not in (None, "VALID"):
+        remarks.append(str(outcome.verdict))
+    if outcome.reason:
+        remarks.append(outcome.reason.splitlines()[0])
+    tail = f"  [{'; '.join(remarks)}]" if remarks else ""
+    took = f"{outcome.duration_s:5.1f} s" if outcome.duration_s is not None else ""
+    err.print(f"trial {record.number:3d}  {value:>12}  {took}  {params(record.params)}{tail}", markup=False)
 
 
 def render(result: SweepResult, report: Path) -> None:

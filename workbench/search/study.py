@@ -1,66 +1,53 @@
-"""One Optuna study: ask, evaluate, tell; every finished trial is on disk before the next one starts."""
+"""One Optuna study: trials are queued, taken, evaluated and told; each is in the storage before the next one starts."""
 
 from __future__ import annotations
 
-import json
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import optuna
-from optuna.storages import BaseStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 
 from workbench.scenario.search import Search
+from workbench.search.artifacts import FILES, RunFiles
+from workbench.search.heartbeat import Heartbeat
+from workbench.search.loop import run_trials
 from workbench.search.outcome import TrialOutcome, TrialState
+from workbench.search.slots import OUTCOME, Slot, slots_of
 from workbench.search.space import distributions_of, in_space, rounded, sampler_of
+from workbench.search.storage import close_storage, has_heartbeats, retry_lost_trial
+from workbench.search.trials import (
+    Evaluate,
+    OpenTrial,
+    Report,
+    SweepStopped,
+    TrialRecord,
+    outcome_of,
+    record_of,
+    to_json,
+)
+
+__all__ = ["SweepStopped", "SweepStudy", "TrialRecord"]
 
 _log = logging.getLogger(__name__)
 
-MAX_EQUAL_FAILURES = 5
-"""A sweep stops after this many failures of the same kind in a row."""
-
-Evaluate = Callable[[int, Mapping[str, Any]], TrialOutcome]
-"""(trial number, parameters) -> outcome; never raises for a trial's own fault."""
-Report = Callable[["TrialRecord"], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialRecord:
-    """One trial as it is stored and shown."""
-
-    number: int
-    params: Mapping[str, Any]
-    """Searched parameters only."""
-    outcome: TrialOutcome
-
-
-class SweepStopped(Exception):
-    """The sweep cannot go on; the message says why and what to do. Finished trials are kept."""
-
-
-def open_storage(path: Path) -> BaseStorage:
-    """The default storage: a journal file next to the study's other files; appends survive a kill.
-
-    For the study's only writer: what a killed one left of its last line and its lock is cleared away. Raises
-    `ValueError` for a file that is no journal.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        with path.open("rb+") as journal:
-            whole, newline, _ = journal.read().rpartition(b"\n")
-            journal.truncate(len(whole) + len(newline))
-    Path(f"{path}.lock").unlink(missing_ok=True)
-    return JournalStorage(JournalFileBackend(str(path)))
+NUM_TRIALS = "num_trials"
+PAUSED = "paused"
+"""User attributes of a study."""
 
 
 class SweepStudy:
-    """Runs or resumes a study over `search.space`.
+    """Runs or resumes a study over `search.space`, alone or beside other processes.
+
+    As many trials as were asked for are queued at the start, so that there are never more, whoever works on them; each
+    is taken by one process and its parameters are drawn then. Of what a trial leaves its
+    outcome is written first: a trial that has one is never run again, one whose process died before is.
 
     Infeasible trials enter Optuna as pruned (the sampler learns to avoid them), failed ones as failed; our own state
     is kept with each trial and is what everything else reads.
@@ -74,58 +61,179 @@ class SweepStudy:
         seed: int,
         storage: BaseStorage,
         default_params: Mapping[str, Any],
+        is_new: bool | None = None,
     ) -> None:
+        """`is_new`: True makes the study (`DuplicatedStudyError` if there is one), False expects it (`KeyError` if
+        there is none), None takes what there is."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._name = name
         self._search = search
+        self._seed = seed
+        # Wrapped once, or every handle on the study would read all finished trials again.
+        self._storage = optuna.storages.get_storage(storage)
         self._distributions = distributions_of(search.space)
         self._default = {key: default_params[key] for key in search.space}
-        self._optuna = optuna.create_study(
-            study_name=name,
-            storage=storage,
-            sampler=sampler_of(search.sampler, seed, self._distributions),
-            direction="maximize" if search.maximize else "minimize",
-            load_if_exists=True,
-        )
-        num_known = len(self._optuna.trials)
-        if num_known:
-            # A sampler that began again would draw the points once more that it drew before the interruption.
-            self._optuna.sampler = sampler_of(search.sampler, seed, self._distributions, num_known=num_known)
+        self._heartbeat = Heartbeat(self._storage)
+        if is_new is False:
+            self._optuna = self._handle(0)
         else:
-            self._enqueue_default()
-        self._interrupted = self._find_interrupted()
+            self._optuna = optuna.create_study(
+                study_name=name,
+                storage=self._storage,
+                direction="maximize" if search.maximize else "minimize",
+                load_if_exists=is_new is None,
+            )
+        if not has_heartbeats(self._storage):
+            self._take_over()
+
+    @property
+    def name(self) -> str:
+        return self._name
 
     @property
     def optuna_study(self) -> optuna.Study:
         """For Optuna's own analyses (importances, plots)."""
         return self._optuna
 
+    @property
+    def storage(self) -> BaseStorage:
+        return self._storage
+
+    def stored_runs(self) -> dict[int, RunFiles]:
+        """Number of each evaluated trial whose run was stored -> its files."""
+        found = {slot.number: slot.evaluated.user_attrs.get(FILES) for slot in self._slots() if slot.evaluated}
+        return {number: files for number, files in found.items() if files}
+
+    def set_facts(self, facts: Mapping[str, Any]) -> None:
+        """Keep JSON values with the study, for other processes and for people."""
+        for name, value in facts.items():
+            if self._optuna.user_attrs.get(name) != value:
+                self._optuna.set_user_attr(name, value)
+
     def records(self) -> list[TrialRecord]:
         """All finished trials, by number."""
-        trials = self._optuna.get_trials(deepcopy=False)
-        return [_record(trial) for trial in trials if trial.state.is_finished() and "outcome" in trial.user_attrs]
+        return [record for slot in self._slots() if (record := record_of(slot)) is not None]
 
-    def run(self, evaluate: Evaluate, num_trials: int, on_trial: Report | None = None) -> list[TrialRecord]:
+    def open_for(self, num_trials: int, candidates: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Queue what is missing of `num_trials`, those of earlier runs counted: first the default, then the
+        `candidates`. For one process at a time; other processes work on what is queued."""
+        self._optuna.set_user_attr(NUM_TRIALS, num_trials)
+        self._optuna.set_user_attr(PAUSED, False)
+        have = len(self._slots())
+        points = [self._default_point(), *(in_space(point, self._distributions) for point in candidates)]
+        for number in range(have, num_trials):
+            point = points[number] if number < len(points) else None
+            # As `enqueue_trial` does it; without a point the sampler draws one when the trial is taken.
+            attributes = {} if point is None else {"fixed_params": point}
+            self._optuna.add_trial(optuna.create_trial(state=OptunaState.WAITING, system_attrs=attributes))
+
+    def pause(self) -> None:
+        """Keep every process from taking another trial, until the next `open_for`."""
+        self._optuna.set_user_attr(PAUSED, True)
+
+    @property
+    def is_paused(self) -> bool:
+        return bool(self._optuna.user_attrs.get(PAUSED))
+
+    @property
+    def num_open(self) -> int:
+        """Trials asked for that are waiting or running, here or elsewhere."""
+        return sum(not slot.is_done for slot in self._wanted())
+
+    def take(self) -> OpenTrial | None:
+        """The next waiting trial, now this process's; None when others have them all."""
+        for slot in self._wanted():
+            trial = slot.open_attempt
+            if slot.is_done or trial is None or trial.state != OptunaState.WAITING:
+                continue
+            self._heartbeat.start(trial._trial_id)
+            try:
+                taken = self._storage.set_trial_state_values(trial._trial_id, state=OptunaState.RUNNING)
+            except UpdateFinishedTrialError:
+                taken = False
+            if taken:
+                return self._draw(slot.number, trial)
+            self._heartbeat.stop(trial._trial_id)
+        return None
+
+    def finish(self, trial: OpenTrial, outcome: TrialOutcome) -> TrialRecord:
+        """Write what became of a trial. If it was given to another process meanwhile, that one's result stands."""
+        record = TrialRecord(number=trial.number, params=trial.params, outcome=outcome)
+        try:
+            trial.handle.set_user_attr(OUTCOME, to_json(record))
+            self._tell(trial.handle, outcome)
+        except UpdateFinishedTrialError:
+            _log.warning("trial %d was given to another process: too long without a sign of life", trial.number)
+        finally:
+            self._heartbeat.stop(trial.handle._trial_id)
+        return record
+
+    def give_back(self, trial: OpenTrial) -> None:
+        """Queue a trial again that this process cannot finish; its parameters stay."""
+        trial_id = trial.handle._trial_id
+        self._heartbeat.stop(trial_id)
+        if OUTCOME not in self._storage.get_trial(trial_id).user_attrs:
+            self._queue_again(trial_id)
+
+    def recover(self) -> None:
+        """Finish what dead processes left: trials with an outcome end, those without are queued again."""
+        if not has_heartbeats(self._storage):
+            return
+        self._end_evaluated()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            optuna.storages.fail_stale_trials(self._optuna)
+        for slot in self._slots():
+            if slot.needs_retry:
+                retry_lost_trial(self._optuna, slot.attempts[-1])
+            for trial in slot.surplus:
+                with suppress(UpdateFinishedTrialError):
+                    self._storage.set_trial_state_values(trial._trial_id, state=OptunaState.FAIL)
+
+    def run(
+        self,
+        evaluate: Evaluate,
+        num_trials: int,
+        on_trial: Report | None = None,
+        candidates: Sequence[Mapping[str, Any]] = (),
+    ) -> list[TrialRecord]:
         """Evaluate until `num_trials` trials are finished, counting those of earlier runs.
 
         Raises `SweepStopped` when failures repeat; those of earlier runs, which may have been mended since, do not
         count.
         """
-        fresh: list[TrialRecord] = []
-        while True:
-            finished = self.records()
-            _check_failures(fresh)
-            if len(finished) >= num_trials:
-                return finished
-            trial = self._interrupted.pop(0) if self._interrupted else self._optuna.ask(self._distributions)
-            # Trial 0 is the default itself, even where the search bounds leave it out.
-            params = dict(self._default) if trial.number == 0 else rounded(trial.params)
-            record = TrialRecord(number=trial.number, params=params, outcome=evaluate(trial.number, params))
-            self._tell(trial, record)
-            fresh.append(record)
-            if on_trial is not None:
-                on_trial(record)
+        self.open_for(num_trials, candidates)
+        run_trials(self, [lambda trial: evaluate(trial.number, trial.params)], on_trial=on_trial)
+        return self.records()
 
-    def _enqueue_default(self) -> None:
+    def close(self) -> None:
+        """End the signs of life and the connections; open trials would count as dead."""
+        self._heartbeat.close()
+        close_storage(self._storage)
+
+    def _slots(self) -> list[Slot]:
+        return slots_of(self._optuna.get_trials(deepcopy=False))
+
+    def _wanted(self) -> list[Slot]:
+        """The slots to be worked on: what two processes may have queued beyond the number asked for is left alone."""
+        return self._slots()[: self._optuna.user_attrs.get(NUM_TRIALS, 0)]
+
+    def _handle(self, num_known: int) -> optuna.Study:
+        """The study with a sampler of its own, so that what is drawn depends on the trial, not on who draws it."""
+        sampler = sampler_of(self._search.sampler, self._seed, self._distributions, num_known=num_known)
+        study = optuna.load_study(study_name=self._name, storage=self._storage, sampler=sampler)
+        study.stop = lambda: None  # a grid that is used up stops the study, which only `optimize` can bear
+        return study
+
+    def _draw(self, number: int, trial: FrozenTrial) -> OpenTrial:
+        handle = optuna.trial.Trial(self._handle(trial.number), trial._trial_id)
+        for name, distribution in self._distributions.items():
+            handle._suggest(name, distribution)  # keeps what was drawn before
+        # Trial 0 is the default itself, even where the search bounds leave it out.
+        params = dict(self._default) if number == 0 else rounded(handle.params)
+        return OpenTrial(number=number, params=params, handle=handle, finished=self.records())
+
+    def _default_point(self) -> dict[str, Any]:
         moved = in_space(self._default, self._distributions)
         if moved is None:
             # A choice that the search does not offer: the nearest point there is stands in for Optuna's eyes only.
@@ -134,60 +242,41 @@ class SweepStudy:
                 for name, value in self._default.items()
                 for choices in [getattr(self._distributions[name], "choices", (value,))]
             }
-        self._optuna.enqueue_trial(moved)
+        return moved
 
-    def _find_interrupted(self) -> list[optuna.Trial]:
-        """Trials that a killed sweep left running, to be evaluated under their own numbers; those whose outcome it had
-        already written are ended here."""
-        handles = []
+    def _take_over(self) -> None:
+        """For the study's only process: whatever runs was left so by a dead one."""
+        self._end_evaluated()
         for trial in self._optuna.get_trials(deepcopy=False, states=(OptunaState.RUNNING,)):
-            handle = optuna.trial.Trial(self._optuna, trial._trial_id)
-            if "outcome" in trial.user_attrs:
-                with warnings.catch_warnings():  # about constraints that the killed sweep had set, to the same values
-                    warnings.simplefilter("ignore", UserWarning)
-                    self._tell(handle, _record(trial))
-                continue
-            for name, distribution in self._distributions.items():
-                handle._suggest(name, distribution)  # keeps what was drawn before the kill
-            handles.append(handle)
-        return handles
+            self._queue_again(trial._trial_id)
 
-    def _tell(self, trial: optuna.Trial, record: TrialRecord) -> None:
-        outcome = record.outcome
-        trial.set_user_attr("outcome", _to_json(record))
-        for name, value in outcome.constraints.items():
-            trial.set_constraint(name, value)
+    def _queue_again(self, trial_id: int) -> None:
+        with suppress(UpdateFinishedTrialError):  # it was, by those who took this process for dead
+            self._storage.set_trial_state_values(trial_id, state=OptunaState.WAITING)
+
+    def _end_evaluated(self) -> None:
+        """End trials whose process wrote the outcome and died, or is about to end them itself."""
+        for trial in self._optuna.get_trials(deepcopy=False, states=(OptunaState.RUNNING,)):
+            if OUTCOME in trial.user_attrs:
+                handle = optuna.trial.Trial(self._handle(trial.number), trial._trial_id)
+                with suppress(UpdateFinishedTrialError):
+                    self._tell(handle, outcome_of(trial)[1])
+
+    def _tell(self, trial: optuna.trial.Trial, outcome: TrialOutcome) -> None:
+        with warnings.catch_warnings():  # about constraints that a dead process had set, to the same values
+            warnings.simplefilter("ignore", UserWarning)
+            for name, value in outcome.constraints.items():
+                trial.set_constraint(name, value)
+        study = self._handle(trial.number)
         if outcome.state is TrialState.COMPLETE and outcome.objective is not None:
-            self._optuna.tell(trial, outcome.objective)
-        elif outcome.state in (TrialState.INFEASIBLE, TrialState.PRUNED):
-            self._optuna.tell(trial, state=OptunaState.PRUNED)
+            study.tell(trial, outcome.objective, skip_if_finished=True)
+        elif outcome.state is not TrialState.FAILED:  # no figure, but the sampler learns to stay away
+            study.tell(trial, state=OptunaState.PRUNED, skip_if_finished=True)
         else:
-            self._optuna.tell(trial, state=OptunaState.FAIL)
+            study.tell(trial, state=OptunaState.FAIL, skip_if_finished=True)
 
 
-def _check_failures(fresh: Sequence[TrialRecord]) -> None:
-    ours = [record for record in fresh if record.outcome.state is not TrialState.INFEASIBLE]
-    if len(ours) == 1 and ours[0].number == 0 and ours[0].outcome.state is TrialState.FAILED:
-        _log.warning("the default configuration failed: %s", ours[0].outcome.reason)
-    last = ours[-MAX_EQUAL_FAILURES:]
-    kinds = {record.outcome.failure_kind for record in last}
-    all_failed = all(record.outcome.state is TrialState.FAILED for record in last)
-    if len(last) == MAX_EQUAL_FAILURES and all_failed and len(kinds) == 1:
-        raise SweepStopped(
-            f"{MAX_EQUAL_FAILURES} trials in a row failed in the same way ({last[-1].outcome.reason}). "
-            "Mend that, then go on with --resume"
-        )
-
-
-def _to_json(record: TrialRecord) -> str:
-    outcome = record.outcome
-    fields = {name: getattr(outcome, name) for name in type(outcome).__dataclass_fields__}
-    return json.dumps({"params": dict(record.params), **fields, "state": outcome.state.value}, default=dict)
-
-
-def _record(trial: FrozenTrial) -> TrialRecord:
-    fields = json.loads(trial.user_attrs["outcome"])
-    params = fields.pop("params")
-    return TrialRecord(
-        number=trial.number, params=params, outcome=TrialOutcome(**{**fields, "state": TrialState(fields["state"])})
-    )
+def read_facts(name: str, storage: BaseStorage) -> dict[str, Any]:
+    """What `set_facts` kept. Raises `KeyError` if the storage has no such study."""
+    storage = optuna.storages.get_storage(storage)
+    return dict(storage.get_study_user_attrs(storage.get_study_id_from_name(name)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,23 +20,21 @@ from engine.errors import EngineError
 from engine.executor.cost_model.step import Overheads
 from engine.simulation import SimulatedDevice, find_simulated_spec, with_gpu_defaults
 from workbench.loadgen.simulated import SimulatedTarget
-from workbench.metrics.definitions import e2el_service_s, is_completed, itl_s, tpot_s, ttft_service_s
-from workbench.metrics.records import FloatArray, RunRecord
+from workbench.metrics.dialects import vllm
+from workbench.metrics.records import RunRecord
 from workbench.scenario import Scenario, ScenarioError
 from workbench.workload import generate_workload
 
-_STATISTICS: dict[str, Callable[[FloatArray], Any]] = {
-    "mean": np.mean,
-    "p50": np.median,
-    "p99": lambda values: np.percentile(values, 99),
+_STATISTICS = ("mean", "p50", "p99")
+_RATES = {
+    "duration_s": "duration_s",
+    "req_s": "request_throughput",
+    "output_tok_s": "output_throughput",
+    "total_tok_s": "total_token_throughput",
 }
-METRICS = (
-    "duration_s",
-    "req_s",
-    "output_tok_s",
-    "total_tok_s",
-    *(f"{name}_{statistic}_ms" for name in ("ttft", "tpot", "itl", "e2e") for statistic in _STATISTICS),
-)
+_LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "itl": "itl_ms", "e2e": "e2el_ms"}
+METRICS = (*_RATES, *(f"{name}_{statistic}_ms" for name in _LATENCIES for statistic in _STATISTICS))
+"""Columns that can be compared."""
 _SHAREGPT_CV = {"input": 1.2, "output": 0.9}
 _MOST_PROMPTS = 2000
 """Longer runs of a stationary load are cut to this many requests."""
@@ -224,30 +222,13 @@ def _length(row: Mapping[str, str], side: str, window: int) -> dict[str, Any]:
 
 
 def vllm_figures(record: RunRecord) -> dict[str, float | None]:
-    """The figures that `vllm bench serve` prints (DIALECTS, section 1), by column name."""
-    table = record.requests
-    done = is_completed(table)
-    if not done.any():
-        return dict.fromkeys(METRICS)
-    duration = float(table.token_times_s.max() - np.nanmin(table.sent_s))
-    outputs, prompts = int(table.num_output_tokens[done].sum()), int(table.num_prompt_tokens[done].sum())
-    figures: dict[str, float | None] = {
-        "duration_s": duration,
-        "req_s": float(done.sum()) / duration,
-        "output_tok_s": outputs / duration,
-        "total_tok_s": (outputs + prompts) / duration,
-    }
-    samples = {
-        "ttft": ttft_service_s(table)[done],
-        "tpot": tpot_s(table)[done],
-        "itl": itl_s(table),
-        "e2e": e2el_service_s(table)[done],
-    }
-    for name, values in samples.items():
-        finite = values[np.isfinite(values)]
-        for statistic, of in _STATISTICS.items():
-            figures[f"{name}_{statistic}_ms"] = float(of(finite)) * 1e3 if len(finite) else None
-    return figures
+    """The figures that `vllm bench serve` prints, by column name."""
+    report = {name: figure.to_json() for name, figure in vllm(record).items()}
+    figures = {column: report[name] for column, name in _RATES.items()}
+    for column, name in _LATENCIES.items():
+        for statistic in _STATISTICS:
+            figures[f"{column}_{statistic}_ms"] = report[name][statistic]
+    return figures if report["num_completed"] else dict.fromkeys(METRICS)
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

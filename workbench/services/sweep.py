@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from workbench.metrics.uncertainty import gain_of_pairs
-from workbench.scenario import Scenario, ScenarioError, engine_spec, scenario_to_dict
+from workbench.scenario import Scenario, ScenarioError, scenario_to_dict
 from workbench.scenario.search import Search
-from workbench.search.outcome import TrialOutcome
+from workbench.search.loop import Ending, run_trials
 from workbench.search.selection import Gain, best_trial
-from workbench.search.study import SweepStopped, SweepStudy, TrialRecord, open_storage
+from workbench.search.trials import SweepStopped, TrialRecord
+from workbench.services.lanes import Lanes, is_measured
+from workbench.services.open_study import OpenStudy, StudyPlace, open_study
+from workbench.services.shared_study import search_of
+from workbench.services.trial_runs import fetch_run
 from workbench.services.trials import TrialWorker
-from workbench.store.errors import StoreError
-from workbench.store.studies import (
-    STUDY_FILE,
-    load_study,
-    remove_unfinished,
-    save_study,
-    sole_writer,
-    trial_directory,
-)
+from workbench.store.atomic import TEMPORARY_PREFIX
+from workbench.store.studies import save_study, trial_directory
 
-JOURNAL = "journal.log"
+BUDGET = "the budget"
 NUM_REPEATS = 3
 """Runs of default and winner, in turn, that the stated gain rests on."""
 
@@ -38,6 +33,7 @@ class SweepEvents:
 
     on_start: Callable[[Path, int, int], None] = lambda directory, done, total: None
     on_trial: Callable[[TrialRecord], None] = lambda record: None
+    on_wait: Callable[[int], None] = lambda num_open: None
     on_confirm: Callable[[int, int], None] = lambda done, total: None
 
 
@@ -59,6 +55,8 @@ class SweepResult:
     """`default` and `best` -> objective of each confirming run."""
     stopped: str | None = None
     """Why it ended early."""
+    is_cut_short: bool = False
+    """It ended early for another reason than the budget that was asked for."""
 
     @property
     def default(self) -> TrialRecord | None:
@@ -106,6 +104,7 @@ def trial_json(record: TrialRecord) -> dict[str, Any]:
         "constraints": dict(outcome.constraints),
         "run": outcome.run_path,
         "duration_s": outcome.duration_s,
+        "num_lost": record.num_lost,
         "decision_fingerprint": outcome.fingerprint,
         "binding": outcome.binding,
     }
@@ -141,153 +140,138 @@ def run_sweep(
     trials: int | None = None,
     seed: int | None = None,
     resume: bool = False,
+    storage: str | None = None,
+    artifacts: Path | None = None,
+    workers: int = 1,
+    budget_s: float | None = None,
     events: SweepEvents | None = None,
 ) -> SweepResult:
-    """Search, confirm, store; a finished trial is on disk before the next one starts.
+    """Search, confirm, store; a finished trial is in the storage before the next one starts.
 
-    Raises `ScenarioError` for a scenario that cannot be swept, before anything runs, and `StoreError` for a folder that
-    cannot be written or whose study another sweep is at work on.
+    `out`, `storage`, `artifacts` and `resume` as in `StudyPlace`; `workers` trials run at a time; `budget_s` after the
+    search's begin no trial is started any more.
+
+    Raises `ScenarioError` for a scenario that cannot be swept, before anything runs, `StorageError` for a storage that
+    cannot be opened, and `StoreError` for a folder that cannot be written or whose study another sweep is at work on.
     """
-    search = scenario.search
-    if search is None:
-        raise ScenarioError(f"{scenario.name}: search: is missing: a sweep needs a search section with a space")
-    if scenario.target.kind == "endpoint":
+    search = search_of(scenario)
+    if workers > 1 and is_measured(scenario):
         raise ScenarioError(
-            f"{scenario.name}: target: an endpoint cannot be swept, its parameters are set where it was started. "
-            "Use kind: embedded or simulated"
+            f"{scenario.name}: --workers {workers}: trials on {scenario.target.kind} engines are timed by the wall "
+            "clock and would slow each other. Use --workers 1, or target.kind=simulated"
         )
-    events = events or SweepEvents()
     seed = seed if seed is not None else (scenario.seed if search.seed is None else search.seed)
-    total = trials or search.trials
-    directory = study_directory(scenario, seed, out, resume=resume)
-    with sole_writer(directory):
-        study = _open_study(directory, scenario, search, seed)
-        events.on_start(directory, len(study.records()), total)
-        return _run_study(study, directory, scenario, search, seed=seed, total=total, events=events)
+    place = StudyPlace(out=out, storage=storage, artifacts=artifacts, resume=resume)
+    with (
+        open_study(scenario, seed, place) as opened,
+        Lanes(scenario, opened.archive, workers, is_shared=storage is not None) as lanes,
+    ):
+        sweep = _Sweep(opened, scenario, lanes, seed=seed, total=trials or search.trials, events=events)
+        return sweep.run(budget_s)
 
 
-def _open_study(directory: Path, scenario: Scenario, search: Search, seed: int) -> SweepStudy:
-    """The study in its folder, without what a killed sweep left half done. Raises `StoreError`."""
-    default, journal = default_params(scenario, search), directory / JOURNAL
-    is_new = not journal.exists()
-    try:
-        study = SweepStudy(directory.name, search, seed=seed, storage=open_storage(journal), default_params=default)
-        finished = {record.number for record in study.records()}
-    except OSError as error:
-        raise StoreError(f"{journal}: cannot be written ({error.strerror or error})") from error
-    except Exception as error:  # a broken journal may break Optuna in any way
-        if is_new:
-            raise
-        reason = f"{type(error).__name__}: {error}"[:120]
-        raise StoreError(f"{journal}: cannot be read ({reason}). Start a study without --resume") from error
-    if lost := _trials_shown(directory) - finished:
-        raise StoreError(
-            f"{journal}: lacks {len(lost)} trials that {STUDY_FILE} has, so it is not whole. Start a study without "
-            "--resume"
+class _Sweep:
+    """One run of the command on one study."""
+
+    def __init__(
+        self,
+        opened: OpenStudy,
+        scenario: Scenario,
+        lanes: Lanes,
+        *,
+        seed: int,
+        total: int,
+        events: SweepEvents | None,
+    ) -> None:
+        self._study = opened.study
+        self._directory = opened.directory
+        self._archive = opened.archive
+        self._scenario = scenario
+        self._search = search_of(scenario)
+        self._lanes = lanes
+        self._seed = seed
+        self._total = total
+        self._events = events or SweepEvents()
+
+    def run(self, budget_s: float | None) -> SweepResult:
+        ending: Ending | None = None
+        stopped: str | None = None
+        gain: Gain | None = None
+        repeats: dict[str, list[float]] = {}
+        try:
+            ending = self._search_for(budget_s)
+            if ending is Ending.PAUSED:
+                stopped = "stopped by another process: go on with --resume"
+            elif ending is Ending.DEADLINE:
+                self._study.pause()
+                stopped = f"the budget of {budget_s:g} s is used up: go on with --resume"
+        except SweepStopped as stop:
+            stopped = str(stop)
+        except KeyboardInterrupt:
+            self._study.pause()
+            stopped = "interrupted: go on with --resume"
+        self._fetch_runs()
+        if ending is Ending.DONE:
+            self._archive.tidy(TEMPORARY_PREFIX)
+        records = self._study.records()
+        best = best_trial(records, maximize=self._search.maximize)
+        if ending in (Ending.DONE, Ending.DEADLINE) and best is not None:
+            worker = self._lanes.workers[0]
+            try:
+                gain, repeats = _confirm(worker, self._scenario, self._search, records, best, self._events)
+            except KeyboardInterrupt:
+                ending, stopped = None, "interrupted while the winner was confirmed: go on with --resume"
+        result = self._result(records, gain=gain, repeats=repeats, stopped=stopped, ending=ending)
+        save_study(self._directory, result.to_json())
+        return result
+
+    def _search_for(self, budget_s: float | None) -> Ending:
+        begin_s = time.monotonic()
+        self._study.open_for(self._total)
+        self._events.on_start(self._directory, len(self._study.records()), self._total)
+        return run_trials(
+            self._study,
+            self._lanes.evaluators(),
+            on_trial=self._on_trial,
+            on_wait=self._events.on_wait,
+            on_abort=self._lanes.close,
+            deadline_s=None if budget_s is None else begin_s + budget_s,
         )
-    remove_unfinished(directory, finished)
-    return study
 
+    def _on_trial(self, record: TrialRecord) -> None:
+        self._fetch_runs()
+        save_study(self._directory, self._result(self._study.records()).to_json())
+        self._events.on_trial(record)
 
-def _trials_shown(directory: Path) -> set[int]:
-    """Numbers of the trials in `study.json`, which is written after the journal."""
-    try:
-        return {trial["number"] for trial in load_study(directory)["trials"]}
-    except (StoreError, KeyError, TypeError):
-        return set()
+    def _fetch_runs(self) -> None:
+        """Bring the runs of finished trials, whoever ran them, into the study's folder."""
+        for number, files in self._study.stored_runs().items():
+            directory = trial_directory(self._directory, number)
+            if not directory.exists():
+                fetch_run(self._archive, files, directory)
 
-
-def _run_study(
-    study: SweepStudy,
-    directory: Path,
-    scenario: Scenario,
-    search: Search,
-    *,
-    seed: int,
-    total: int,
-    events: SweepEvents,
-) -> SweepResult:
-    stopped = None
-
-    def result_of(
+    def _result(
+        self,
         records: Sequence[TrialRecord],
         *,
         gain: Gain | None = None,
         repeats: Mapping[str, Sequence[float]] | None = None,
         stopped: str | None = None,
+        ending: Ending | None = None,
     ) -> SweepResult:
         return SweepResult(
-            scenario=scenario,
-            search=search,
-            directory=directory,
+            scenario=self._scenario,
+            search=self._search,
+            directory=self._directory,
             records=records,
-            best=best_trial(records, maximize=search.maximize),
+            best=best_trial(records, maximize=self._search.maximize),
             gain=gain,
-            seed=seed,
-            num_trials=total,
+            seed=self._seed,
+            num_trials=self._total,
             repeats=repeats or {},
             stopped=stopped,
+            is_cut_short=ending not in (Ending.DONE, Ending.DEADLINE),
         )
-
-    with TrialWorker(scenario) as worker:
-
-        def evaluate(number: int, params: Mapping[str, Any]) -> TrialOutcome:
-            return worker.evaluate(params, directory=trial_directory(directory, number))
-
-        def on_trial(record: TrialRecord) -> None:
-            save_study(directory, result_of(study.records()).to_json())
-            events.on_trial(record)
-
-        try:
-            study.run(evaluate, total, on_trial)
-        except SweepStopped as stop:
-            stopped = str(stop)
-        except KeyboardInterrupt:
-            stopped = "interrupted: go on with --resume"
-        records = study.records()
-        best = best_trial(records, maximize=search.maximize)
-        gain: Gain | None = None
-        repeats: dict[str, list[float]] = {}
-        if stopped is None and best is not None:
-            try:
-                gain, repeats = _confirm(worker, scenario, search, records, best, events)
-            except KeyboardInterrupt:
-                stopped = "interrupted while the winner was confirmed: go on with --resume"
-    result = result_of(records, gain=gain, repeats=repeats, stopped=stopped)
-    save_study(directory, result.to_json())
-    return result
-
-
-def default_params(scenario: Scenario, search: Search) -> dict[str, Any]:
-    """The scenario's own engine values of the searched parameters (the engine's defaults where it sets none)."""
-    values = engine_spec(scenario).to_dict()
-    return {name: values[name] for name in search.space}
-
-
-def study_directory(scenario: Scenario, seed: int, out: Path, *, resume: bool) -> Path:
-    """`out/NAME-HASH`, the hash over everything that defines the study; a new one gets the next free number.
-
-    With `resume` the newest study of this very definition, so that trials of different definitions never mix.
-    """
-    text = json.dumps([scenario_to_dict(scenario), seed], sort_keys=True, default=str)
-    stem = f"{scenario.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    paths = (out / (stem if number == 1 else f"{stem}-{number}") for number in itertools.count(1))
-    if resume:
-        there = list(itertools.takewhile(Path.is_dir, paths))
-        if not there:
-            raise ScenarioError(
-                f"--resume: found no study of this scenario and seed in {out}. Start one without --resume"
-            )
-        return there[-1]
-    for path in paths:
-        try:
-            path.mkdir(parents=True)
-        except OSError as error:
-            if isinstance(error, FileExistsError) and out.is_dir():
-                continue  # of an earlier sweep, or of one that began in this moment
-            raise StoreError(f"{path}: cannot be made ({error.strerror or error})") from error
-        return path
-    raise AssertionError("the numbers do not end")
 
 
 def _confirm(

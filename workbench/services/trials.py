@@ -27,6 +27,9 @@ from workbench.search.outcome import TrialOutcome, TrialState
 from workbench.services.evaluate import RunResult, run_scenario, store_run
 from workbench.store.errors import StoreError
 
+WORKER_DIED = "worker_died"
+"""Kind of the failure whose cause lies outside of Python."""
+
 
 class TrialWorker:
     """Evaluates configurations of one scenario, one at a time."""
@@ -35,6 +38,7 @@ class TrialWorker:
         self._scenario = scenario
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
+        self._has_ended = False
 
     @property
     def pid(self) -> int | None:
@@ -54,13 +58,19 @@ class TrialWorker:
             return TrialOutcome(
                 state=TrialState.FAILED,
                 reason=f"the worker process died while it ran ({self._cause_of_death()})",
-                failure_kind="worker_died",
+                failure_kind=WORKER_DIED,
                 duration_s=time.monotonic() - started,
             )
         if isinstance(answer, Exception):
             raise answer
         assert isinstance(answer, TrialOutcome)
         return answer
+
+    def end(self) -> None:
+        """Make an evaluation in another thread return, as one whose worker died, and every later one."""
+        self._has_ended = True
+        if (process := self._process) is not None:
+            process.kill()
 
     def close(self) -> None:
         """End the worker; a trial that it still runs is lost."""
@@ -85,6 +95,8 @@ class TrialWorker:
             process.start()
         theirs.close()  # or its end would not be noticed
         self._process, self._connection = process, ours
+        if self._has_ended:
+            process.kill()
         return ours
 
     def _cause_of_death(self) -> str:

@@ -77,7 +77,7 @@ def test_every_command_prints_one_json_object(workbench: Run, scenario: Path) ->
     assert len(only_object(workbench("catalog", "gpus", "--json"))["gpus"]) > 5
 
 
-@pytest.mark.parametrize("kill", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("kill", ["SIGKILL", "SIGINT", "SIGTERM"])
 def test_sweep_ended_in_the_middle_loses_nothing_and_goes_on(
     kill: str, workbench: Run, start: Start, scenario: Path, tmp_path: Path
 ) -> None:
@@ -88,6 +88,8 @@ def test_sweep_ended_in_the_middle_loses_nothing_and_goes_on(
     assert workers
     if kill == "SIGKILL":
         process.kill()
+    elif kill == "SIGTERM":
+        process.terminate()
     else:
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does
     _, stderr = process.communicate(timeout=30)
@@ -127,3 +129,62 @@ def test_run_against_a_server_that_answers_nothing_useful_fails(
     assert json.loads(done.stdout)["verdict"] == "INVALID"
     assert "boom" in done.stderr
     assert len(done.stderr.splitlines()) <= 3
+
+
+SIMULATED = ("--set", "model=Qwen/Qwen2.5-7B-Instruct", "--set", "target={kind: simulated, gpu: a100-80g-sxm}",
+             "--set", "engine={max_model_len: 256}")  # fmt: skip
+
+
+def test_worker_joins_a_sweep_in_a_database_and_leaves_it_on_sigterm(
+    workbench: Run, start: Start, scenario: Path, tmp_path: Path
+) -> None:
+    storage = ["--storage", f"sqlite:///{tmp_path}/study.db"]
+    sweep = ["sweep", scenario, *SIMULATED, "--out", tmp_path / "out", *storage, "--json"]
+    first = only_object(workbench(*sweep, "--trials", 1))
+    again = start([*sweep, "--resume", "--trials", 150])
+    wait_for(lambda: num_trials(tmp_path / "out") >= 3)
+    worker = start(["worker", "--study", first["study"], *storage, "--json"])
+    worker.stderr.readline()  # type: ignore[union-attr]
+    worker.terminate()
+    stdout, _ = worker.communicate(timeout=30)
+    assert worker.returncode == 1
+    assert json.loads(stdout)["stopped"] == "interrupted; its trials went back to the queue"
+    again.terminate()
+    again.communicate(timeout=30)
+    assert again.returncode == 1
+    whole = only_object(workbench(*sweep, "--resume", "--trials", num_trials(tmp_path / "out") + 2, "--workers", 2))
+    assert [trial["number"] for trial in whole["trials"]] == list(range(len(whole["trials"])))
+    assert {trial["state"] for trial in whole["trials"]} == {"COMPLETE"}
+    assert [trial["num_lost"] for trial in whole["trials"]] == [0] * len(whole["trials"])
+
+
+def test_run_is_reported_in_the_terms_of_other_tools(workbench: Run, scenario: Path) -> None:
+    run = only_object(workbench("run", scenario, *SIMULATED, "--json"))
+    ours, theirs = run["metrics"], only_object(workbench("report", run["run"], "--dialect", "vllm", "--json"))
+    assert theirs["figures"]["tpot_ms"]["mean"] == pytest.approx(ours["tpot_s"]["mean"] * 1e3)
+    assert theirs["figures"].keys() == theirs["definitions"].keys()
+    shown = workbench("report", run["run"], "--dialect", "inference-perf")
+    assert "normalized_time_per_output_token_ms" in shown.stdout
+    assert workbench("report", run["run"], "--dialect", "vlm").stderr == "error: --dialect: did you mean 'vllm'?\n"
+    missing = workbench("report", run["run"])
+    assert (missing.returncode, "Add --dialect" in missing.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sweep", "small.yaml", "--budget", "soon"], "error: --budget: must be a duration such as 90s, 30m or 2h"),
+        (["sweep", "small.yaml", "--budget", "0s"], "error: --budget: must be a duration"),
+        (["sweep", "small.yaml", "--workers", "2"], "would slow each other. Use --workers 1"),
+        (["sweep", "small.yaml", "--storage", "study.db"], "error: --storage study.db: is no URL"),
+        (["worker", "--study", "s", "--storage", "postgresql://me:s3cret@127.0.0.1:1/x"], "me:***@127.0.0.1:1/x"),
+    ],
+)
+def test_sweep_or_worker_that_cannot_start_says_why_in_one_line(
+    words: list[str], message: str, workbench: Run, scenario: Path
+) -> None:
+    done = workbench(*words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "s3cret" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1

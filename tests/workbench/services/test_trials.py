@@ -7,11 +7,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 from workbench.scenario import Scenario, parse_scenario
 from workbench.search.outcome import TrialOutcome, TrialState
-from workbench.search.study import SweepStopped, SweepStudy, open_storage
+from workbench.search.storage import open_journal
+from workbench.search.study import SweepStopped, SweepStudy
 from workbench.services import sweep as sweep_module
 from workbench.services.sweep import run_sweep
 from workbench.services.trials import TrialWorker, evaluate_trial
@@ -86,7 +88,7 @@ def make_study(path: Path, *, trials: int = 8) -> SweepStudy:
     search = scenario().search
     assert search is not None
     return SweepStudy(
-        "s", search, seed=1, storage=open_storage(path / "journal.log"), default_params={"max_num_seqs": 128}
+        "s", search, seed=1, storage=open_journal(path / "journal.log"), default_params={"max_num_seqs": 128}
     )
 
 
@@ -147,9 +149,10 @@ def test_study_trial_killed_after_its_outcome_was_written_is_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = make_study(tmp_path)
-    monkeypatch.setattr(killed.optuna_study, "tell", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(optuna.Study, "tell", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         killed.run(lambda number, params: complete(5.0, constraints={"ttft": -0.1}), 1)
+    monkeypatch.undo()
     resumed = make_study(tmp_path)
     assert [(record.number, record.outcome.objective) for record in resumed.records()] == [(0, 5.0)]
 
@@ -168,7 +171,7 @@ def test_study_resumed_draws_other_points_than_it_had(tmp_path: Path) -> None:
     default = {"max_num_seqs": 128, "gpu_memory_utilization": 0.9}
 
     def go_on(trials: int) -> list[float]:
-        storage = open_storage(tmp_path / "journal.log")
+        storage = open_journal(tmp_path / "journal.log")
         study = SweepStudy("s", search, seed=1, storage=storage, default_params=default)
         records = study.run(lambda number, params: complete(1.0), trials)
         return [record.params["gpu_memory_utilization"] for record in records]
