@@ -15,6 +15,7 @@ from engine.config import GIB, MIB, EngineConfig
 from engine.engine_core import EngineCore
 from engine.errors import ConfigError
 from engine.executor.cost_model.calibrated import AdjustedCost, Adjustment, StepCost
+from engine.executor.cost_model.operators import OperatorProfile
 from engine.executor.cost_model.profiles import profile_for
 from engine.executor.cost_model.step import Overheads, Precision, StepCostModel
 from engine.executor.simulated import SimulatedExecutor
@@ -137,17 +138,19 @@ def build_simulation(
     spec: ModelSpec | None = None,
     clock: VirtualClock | None = None,
     adjustment: Adjustment | None = None,
+    operators: OperatorProfile | None = None,
 ) -> Simulation:
     """Everything for a run on a virtual clock; takes milliseconds and loads nothing.
 
-    `adjustment` is what a calibration on one machine found around the catalogue's prediction.
+    `adjustment` is what a calibration on one machine found around the catalogue's prediction; `operators` replaces the
+    catalogue's operator profile.
     """
     spec = spec or find_simulated_spec(config.model.model)
     resolved = resolve_simulated(config, device, spec)
     cost = StepCostModel(
         spec=spec,
         gpu=device.gpu,
-        profile=profile_for(device.gpu),
+        profile=operators or profile_for(device.gpu),
         tensor_parallel_size=device.tensor_parallel_size,
         precision=device.precision,
         overheads=replace(device.overheads, is_async=config.scheduler.async_scheduling),

@@ -99,6 +99,21 @@ def analyze(
 
 
 @app.command()
+def calibrate(
+    source: Annotated[str, typer.Argument(metavar="SCENARIO|MODEL", help="What to time on this machine.")],
+    path: Annotated[Path, typer.Option("--out", metavar="FILE.json", help="Where the profile goes.")] = Path(
+        "profile.json"
+    ),
+    overrides: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Measure how long steps take, so that simulations predict this machine or server."""
+    from workbench.cli.calibrate import calibrate_command
+
+    calibrate_command(source, overrides=overrides or [], path=path, as_json=as_json)
+
+
+@app.command()
 def report(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="Folder of a study, or its name under reports/.")],
     as_json: Json = False,
