@@ -100,6 +100,73 @@ def estimate_activation(
     )
 
 
+UNPROFILED_BYTES = 400 * MIB
+"""Allocated after the profile run, outside of the budget: workspaces of attention and of cuBLAS (FlashInfer's alone is
+394 MiB), kernels loaded at their first use."""
+FRAGMENTATION_SHARE = 2.2
+"""What a step may hold beyond its tensors, as a multiple of them: blocks that the allocator keeps of earlier steps'
+shapes and that this step's do not fit into. The profile run measures tensors, not blocks. From a published death under
+load (vLLM issue 9290: 79.1 of 79.2 GiB in use at utilisation 0.941, so 4.6 GiB over the budget; less the 1 to 3 GiB of
+captured graphs that releases of that time left out of it, some 2 to 3 times the 0.85 GiB of an 8k step of an 8B model).
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLimit:
+    """The largest step that a GPU survives, and why."""
+
+    max_step_tokens: int
+    free_bytes: int
+    """Left for a step: the device less weights, overhead and KV cache."""
+
+    def message(self, num_tokens: int, memory: MemoryLedger) -> str:
+        """What killed a step of `num_tokens`, and what to do."""
+        return (
+            f"out of memory in a step of {num_tokens} tokens: gpu_memory_utilization {memory.gpu_memory_utilization:g} "
+            f"leaves {_size(self.free_bytes)} beside weights, graphs and KV cache, enough for steps of up to "
+            f"{self.max_step_tokens} tokens (activations, blocks that the allocator cannot reuse, workspaces). Lower "
+            "gpu_memory_utilization, or lower max_num_batched_tokens to that"
+        )
+
+
+def find_step_limit(
+    spec: ModelSpec,
+    memory: MemoryLedger,
+    *,
+    dtype: Dtype,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    max_model_len: int,
+) -> StepLimit | None:
+    """The step that dies under load although the engine started; None where every step survives.
+
+    The engine's budget holds one profiled peak; a step under load needs `1 + FRAGMENTATION_SHARE` of its own, and
+    `UNPROFILED_BYTES`. Also None where `num_blocks` was given: what is left is then not derived from the device.
+    """
+    if memory.is_override:
+        return None
+    free = memory.device_bytes - memory.weight_bytes - memory.overhead_bytes - memory.kv_bytes
+
+    def survives(num_tokens: int) -> bool:
+        step = estimate_activation(
+            spec,
+            dtype=dtype,
+            max_num_batched_tokens=num_tokens,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            attention_backend="triton",
+        )
+        return step.peak_bytes * (1.0 + FRAGMENTATION_SHARE) + UNPROFILED_BYTES <= free
+
+    if survives(max_num_batched_tokens):
+        return None
+    low, high = 0, max_num_batched_tokens  # survives, dies
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if survives(middle) else (low, middle)
+    return StepLimit(max_step_tokens=low, free_bytes=free)
+
+
 def _workspace_bytes(
     spec: ModelSpec, element: int, tokens: int, max_model_len: int, backend: AttentionBackendName
 ) -> int:

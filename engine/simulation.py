@@ -19,7 +19,7 @@ from engine.executor.cost_model.operators import OperatorProfile
 from engine.executor.cost_model.profiles import profile_for
 from engine.executor.cost_model.step import Overheads, Precision, StepCostModel
 from engine.executor.simulated import SimulatedExecutor
-from engine.memory_model import plan_memory
+from engine.memory_model import find_step_limit, plan_memory
 from engine.model_spec import ModelSpec, load_spec
 from engine.resolve import ResolvedConfig
 
@@ -159,8 +159,27 @@ def build_simulation(
     )
     clock = clock or VirtualClock()
     step_cost: StepCost = cost if adjustment is None else AdjustedCost(cost, adjustment)
-    core = EngineCore(build_scheduler(resolved), SimulatedExecutor(step_cost, clock), clock)
+    executor = _executor(step_cost, clock, resolved, device)
+    core = EngineCore(build_scheduler(resolved), executor, clock)
     return Simulation(core=core, clock=clock, resolved=resolved, cost=cost)
+
+
+def _executor(
+    cost: StepCost, clock: VirtualClock, resolved: ResolvedConfig, device: SimulatedDevice
+) -> SimulatedExecutor:
+    """With the memory that is left for a step, so that what dies under load on the device dies here."""
+    memory, scheduler = resolved.memory, resolved.config.scheduler
+    limit = find_step_limit(
+        rank_spec(resolved.spec, device.tensor_parallel_size),
+        memory,
+        dtype="bfloat16",
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_model_len=resolved.max_model_len,
+    )
+    if limit is None:
+        return SimulatedExecutor(cost, clock)
+    return SimulatedExecutor(cost, clock, limit.max_step_tokens, lambda tokens: limit.message(tokens, memory))
 
 
 def with_gpu_defaults(values: Mapping[str, Any], gpu: GpuSpec) -> dict[str, Any]:

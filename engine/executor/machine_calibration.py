@@ -1,8 +1,9 @@
 """Fit a machine's step cost to timed steps, and say how far it is off on steps that were not in the fit.
 
-A prompt costs more than its own step: its request is taken in before, and the decodes after it find their keys and
-weights gone from the CPU's caches. Both are paid once per prompt, so a run of steps with prefills is fitted together
-with the step before and the step after it, and the sum is what must come out.
+A prompt costs more than its own step: its request is taken in while the step before ends, and it waits for that. So a
+run of steps with prefills is fitted together with the step before it, and the sum is what must come out. The decode
+after it is left out: it finds keys and weights gone from the CPU's caches, which is nothing that a batch shows, and
+is noticeable in small batches alone.
 """
 
 from __future__ import annotations
@@ -103,15 +104,24 @@ def _rows_of(loads: Sequence[TimedLoad]) -> _Rows:
 
 
 def windows(shapes: Sequence[StepShape]) -> list[slice]:
-    """Single decode steps; runs of steps with prefills together with the steps before and after them."""
-    near = [any(shape.prefills for shape in shapes[max(i - 1, 0) : i + 2]) for i in range(len(shapes))]
-    found, start = [], 0
-    while start < len(shapes):
-        end = start + 1
-        while near[start] and end < len(shapes) and near[end]:
+    """Single decode steps, and runs of steps with prefills together with the step before; others are left out."""
+    found: list[slice] = []
+    end = 0  # of what has been taken or left out
+    has_prefill = [bool(shape.prefills) for shape in shapes]
+    for i in range(len(shapes)):
+        if i < end:
+            continue
+        start, end = i, i + 1
+        if end < len(shapes) and has_prefill[end]:
+            end += 1
+        if not has_prefill[end - 1]:
+            found.append(slice(start, end))
+            continue
+        while end < len(shapes) and has_prefill[end]:
             end += 1
         found.append(slice(start, end))
-        start = end
+        if end + 1 < len(shapes) and not has_prefill[end + 1]:
+            end += 1  # the step after
     return found
 
 

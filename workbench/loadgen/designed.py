@@ -28,6 +28,7 @@ from workbench.workload.records import ModelLimits, Workload
 FloatArray = npt.NDArray[np.float64]
 
 _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+_WAVE_PROMPTS = (16, 60, 160)
 _DECODE_PROMPTS = (12, 100, 400, 1200, 4000)
 _PROMPTS = (4, 12, 30, 64, 120, 240, 500, 1000, 2000, 4000)
 _PROMPT_BATCHES = (1, 2, 4, 12, 32)
@@ -74,6 +75,7 @@ def design_loads(
     """The grid within an engine's limits: decodes at every batch and several lengths, prompts alone and together."""
     return [
         *_decode_loads(max_num_seqs, max_model_len, num_kv_tokens),
+        *_wave_loads(max_num_seqs, max_model_len, num_kv_tokens),
         *_prompt_loads(max_num_seqs, max_num_batched_tokens, max_model_len, num_kv_tokens),
     ]
 
@@ -96,6 +98,21 @@ def _decode_loads(max_num_seqs: int, max_model_len: int, num_kv_tokens: int) -> 
                 )
 
 
+def _wave_loads(max_num_seqs: int, max_model_len: int, num_kv_tokens: int) -> Iterator[DesignedLoad]:
+    """Short answers, so that several prompts come in together while others decode."""
+    for batch in (batch for batch in (8, 16, 32, 64) if batch <= max_num_seqs):
+        for prompt in _WAVE_PROMPTS:
+            span = (max(prompt // 2, 1), prompt * 3 // 2)
+            if span[1] + 6 < max_model_len and batch * (prompt + 6) <= _FULL * num_kv_tokens:
+                yield DesignedLoad(
+                    name=f"waves {batch} x {prompt}",
+                    concurrency=batch,
+                    num_requests=batch * 4,
+                    prompt=span,
+                    output=(2, 6),
+                )
+
+
 def _prompt_loads(
     max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int, num_kv_tokens: int
 ) -> Iterator[DesignedLoad]:
@@ -110,7 +127,7 @@ def _prompt_loads(
                     concurrency=batch,
                     num_requests=batch * (4 if batch > 1 else 8),
                     prompt=span,
-                    output=(1, 2),
+                    output=(1, 1),
                 )
 
 

@@ -20,7 +20,7 @@ Array = npt.NDArray[np.float64]
 
 CORNERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192)
 """Tokens at which the slope of `tokens(T)` may change; kernels change their way of working about there."""
-TERMS = ("step", "decode", "kv_token", "imbalance", "chunk", "pair", "masked_pair", "gathered", "row")
+TERMS = ("step", "decode", "kv_token", "imbalance", "prefill", "chunk", "pair", "masked_pair", "gathered", "row")
 """Names of the other coefficients, seconds per unit of each."""
 
 
@@ -58,6 +58,7 @@ def quantities(shape: StepShape) -> tuple[float, ...]:
         float(shape.num_decodes),
         shape.decode_kv_tokens,
         imbalance(shape.num_decodes, shape.decode_kv_tokens, shape.longest_kv),
+        float(bool(shape.prefills)),
         float(len(shape.prefills)),
         pairs,
         masked,
