@@ -8,12 +8,42 @@ from rich.table import Table
 
 from engine.executor.cost_model.calibration_profile import CalibrationProfile
 from workbench.cli.console import err, out
-from workbench.services.calibrate import calibrate_machine_for, save_calibration
+from workbench.services.calibrate import (
+    calibrate_from_runs,
+    calibrate_from_tables,
+    calibrate_machine_for,
+    kind_of,
+    save_calibration,
+)
 
 
-def calibrate_command(source: str, *, overrides: list[str], path: Path, as_json: bool) -> None:
+def calibrate_command(
+    source: str,
+    *,
+    overrides: list[str],
+    path: Path,
+    endpoint: str | None,
+    gpu: str | None,
+    model: str | None,
+    tensor_parallel_size: int,
+    as_json: bool,
+) -> None:
     with err.status("reading") as status:
-        profile = calibrate_machine_for(source, overrides, path.stem, lambda line: status.update(line))
+        kind = kind_of(source) if endpoint is None else "adjusted"
+        if kind == "machine":
+            profile = calibrate_machine_for(source, overrides, path.stem, status.update)
+        elif kind == "operators":
+            profile = calibrate_from_tables(Path(source), gpu, path.stem)
+        else:
+            profile = calibrate_from_runs(
+                source,
+                url=endpoint,
+                gpu=gpu,
+                model=model,
+                tensor_parallel_size=tensor_parallel_size,
+                name=path.stem,
+                report=status.update,
+            )
     save_calibration(profile, path)
     if as_json:
         from workbench.cli.main import print_json

@@ -18,7 +18,7 @@ from engine.stats import StepStats
 from workbench.loadgen.driver import drive
 from workbench.loadgen.embedded import engine_facts, with_scheduler_facts
 from workbench.loadgen.target import ProgressCallback
-from workbench.loadgen.validity import with_validity
+from workbench.loadgen.validity import with_note, with_validity
 from workbench.metrics.records import RunRecord
 from workbench.workload.records import ModelLimits, Workload
 
@@ -125,7 +125,9 @@ class SimulatedTarget:
             on_progress=on_progress,
         )
         record = with_scheduler_facts(record, simulation.core.scheduler)
-        return record if calibration is None else with_validity(record, calibration, simulation.resolved.config)
+        if calibration is None:
+            return with_note(record)
+        return with_validity(record, calibration, simulation.resolved.config)
 
     @property
     def _request_s(self) -> float:

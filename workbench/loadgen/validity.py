@@ -17,8 +17,14 @@ def with_validity(record: RunRecord, profile: CalibrationProfile, config: Engine
     """
     outside = [*_unlike(config, profile), *_beyond(record.steps, profile)]
     facts = {**record.engine, "profile": {**record.engine["profile"], "outside": outside}}
-    note = f"predicted with profile {profile.name} ({profile.kind}; {profile.error_band})"
-    return replace(record, engine=facts, notes=(*record.notes, note))
+    return with_note(replace(record, engine=facts))
+
+
+def with_note(record: RunRecord) -> RunRecord:
+    """The record with a note that names the profile behind it and its error."""
+    profile = record.engine["profile"]
+    note = f"predicted with profile {profile['name']} ({profile['kind']}; {profile['error_band']})"
+    return replace(record, notes=(*record.notes, note))
 
 
 def _unlike(config: EngineConfig, profile: CalibrationProfile) -> Iterator[str]:

@@ -7,13 +7,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from engine.catalog import find_gpu
 from engine.config import EngineConfig
 from engine.errors import ModelLoadError
-from engine.executor.cost_model.calibration_profile import CalibrationProfile
+from engine.executor.cost_model.calibration_profile import CalibrationProfile, Kind
 from engine.models.loader import find_spec
+from engine.simulation import SimulatedDevice
 from workbench.scenario import Scenario, ScenarioError, engine_spec, load_scenario
 from workbench.store.atomic import write_json
 from workbench.store.provenance import collect_provenance
+from workbench.store.runs import RUN_FILE
 
 Report = Callable[[str], None]
 """Takes one line about how far a calibration is."""
@@ -27,6 +30,69 @@ def calibrate_machine_for(source: str, overrides: Sequence[str], name: str, repo
     from workbench.services.calibrate_machine import calibrate_machine
 
     return calibrate_machine(_engine_of(source, overrides), name=name, provenance=provenance(source), report=report)
+
+
+def calibrate_from_runs(
+    source: str, *, url: str | None, gpu: str | None, model: str | None, tensor_parallel_size: int, name: str,
+    report: Report,
+) -> CalibrationProfile:  # fmt: skip
+    """Adjust a GPU's catalogue prediction to stored runs, or to an endpoint at `url` that serves model `source`.
+
+    Raises `ScenarioError`, `ConfigError`, `StoreError` or `RunFailed`.
+    """
+    from workbench.services.calibrate_runs import calibrate_runs, read_runs, run_endpoint
+
+    if gpu is None:
+        raise ScenarioError("--gpu: is missing: which GPU's prediction to adjust (`workbench catalog gpus` lists them)")
+    SimulatedDevice.of(gpu)  # before minutes of load are spent
+    runs = read_runs(Path(source)) if url is None else run_endpoint(url, source, report)
+    report("fitting")
+    return calibrate_runs(
+        runs,
+        gpu=gpu,
+        model=model or (None if url is None else source),
+        tensor_parallel_size=tensor_parallel_size,
+        name=name,
+        provenance=provenance(url or source),
+    )
+
+
+def calibrate_from_tables(tables: Path, gpu: str | None, name: str) -> CalibrationProfile:
+    """Fit operator models to the tables of one GPU; `gpu` chooses where there are several. Raises `ScenarioError`."""
+    from engine.executor.calibration import fit_profile
+
+    keys = [path.stem.removeprefix("gemm_") for path in sorted(tables.glob("gemm_*.csv"))]
+    if gpu is not None:
+        keys = [key for key in keys if find_gpu(key).id == find_gpu(gpu).id]
+    if len(keys) != 1:
+        raise ScenarioError(f"{tables}: has tables of {len(keys)} such GPUs ({', '.join(keys)}). Name one with --gpu")
+    try:
+        operators = fit_profile(tables, keys[0])
+    except (OSError, KeyError, ValueError, IndexError) as error:
+        raise ScenarioError(f"{tables}: operator tables of {keys[0]} cannot be used ({error!r})") from error
+    errors = {
+        key: {"median": model.error.median, "p90": model.error.p90, "num_steps": model.error.num_rows}
+        for key, model in operators.models.items()
+        if model.error is not None
+    }
+    return CalibrationProfile(
+        kind="operators",
+        name=name,
+        gpu=operators.gpu_id,
+        operators=operators,
+        errors=errors,
+        provenance=provenance(str(tables)),
+    )
+
+
+def kind_of(source: str) -> Kind:
+    """What a source is calibrated as: a folder of runs, a folder of operator tables, else a scenario or model."""
+    path = Path(source)
+    if not path.is_dir():
+        return "machine"
+    if any(path.glob("gemm_*.csv")):
+        return "operators"
+    return "adjusted" if (path / RUN_FILE).is_file() or any(path.glob(f"*/{RUN_FILE}")) else "machine"
 
 
 def _engine_of(source: str, overrides: Sequence[str]) -> EngineConfig:
