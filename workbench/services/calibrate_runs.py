@@ -24,7 +24,7 @@ from workbench.workload import generate_workload
 _PERCENTS = (10, 25, 50, 75, 90)
 _SHRINKAGE = 0.1
 """Weight of staying with the catalogue: a factor e away costs as much as an error of 10 % in every percentile."""
-_LOADS = ((1, 12), (4, 24), (16, 64), (48, 144))
+_LOADS = ((1, 12), (4, 24), (16, 48), (48, 96))
 """(users, requests) of the loads that an endpoint is asked to bear: alone, a few, many, near saturation."""
 
 
@@ -128,10 +128,11 @@ class _Fit:
         return {name: np.log(predicted[name] / self._measured[name]) for name in predicted}
 
 
-def _solve(fits: Sequence[_Fit]) -> FloatArray:
+def _solve(fits: Sequence[_Fit], near: FloatArray | None = None) -> FloatArray:
+    """(log prefill factor, log decode factor, step ms, request ms); `near` is where to start, if something is known."""
     from scipy.optimize import least_squares
 
-    start = np.array([0.0, 0.0, 0.05, 3.0])
+    start = np.array([0.0, 0.0, 0.05, 3.0]) if near is None else near
 
     def residuals(x: FloatArray) -> FloatArray:
         parts = [part for fit in fits for part in fit.errors(x).values()]
@@ -141,13 +142,13 @@ def _solve(fits: Sequence[_Fit]) -> FloatArray:
 
     found = least_squares(
         residuals,
-        start,
+        np.clip(start, [-1.49, -1.49, 0.001, 0.001], [1.49, 1.49, 49.0, 99.0]),
         bounds=([-1.5, -1.5, 0.0, 0.0], [1.5, 1.5, 50.0, 100.0]),
         diff_step=[0.02] * 4,  # steps are discrete: tiny differences would not move any token across one
         x_scale=[0.1, 0.1, 0.3, 1.0],
         loss="soft_l1",
         f_scale=0.2,
-        max_nfev=25,
+        max_nfev=12 if near is None else 3,
     )
     return np.asarray(found.x, dtype=np.float64)
 
@@ -160,7 +161,7 @@ def _errors(fits: Sequence[_Fit], solution: FloatArray) -> dict[str, dict[str, f
     found: dict[str, list[FloatArray]] = {"ttft": [], "tpot": []}
     for i, fit in enumerate(fits):
         others = [other for j, other in enumerate(fits) if j != i]
-        for name, errors in fit.errors(_solve(others) if others else solution).items():
+        for name, errors in fit.errors(_solve(others, solution) if others else solution).items():
             found[name].append(np.abs(np.expm1(errors[np.isfinite(errors)])))
     bands = {}
     for name, parts in found.items():
