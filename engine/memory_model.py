@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -98,6 +99,98 @@ def estimate_activation(
         mlp_bytes=held + max(mlp * element, norm_bytes),
         logits_bytes=held + logits_bytes,
     )
+
+
+UNPROFILED_BYTES = 400 * MIB
+"""Allocated after the profile run, outside of the budget: workspaces of attention and of cuBLAS (FlashInfer's alone is
+394 MiB), kernels loaded at their first use."""
+FRAGMENTATION_SHARE = 2.2
+"""What a step may hold beyond its tensors, as a multiple of them: blocks that the allocator keeps of earlier steps'
+shapes and that this step's do not fit into. The profile run measures tensors, not blocks. From a published death under
+load (vLLM issue 9290: 79.1 of 79.2 GiB in use at utilisation 0.941, so 4.6 GiB over the budget; less the 1 to 3 GiB of
+captured graphs that releases of that time left out of it, some 2 to 3 times the 0.85 GiB of an 8k step of an 8B model).
+"""
+FRAGMENTATION_BYTES = int(4.5 * GIB)
+"""Most that this comes to: what is kept once is kept, and published runs with budgets of 30k tokens and more live on
+80 GB cards at utilisation 0.9."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLimit:
+    """The largest step that a GPU survives, and why."""
+
+    max_step_tokens: int
+    max_safe_budget: int
+    """Largest `max_num_batched_tokens` with which every step survives; 0 = none."""
+    free_bytes: int
+    """Left for a step: the device less weights, overhead and KV cache."""
+
+    def message(self, num_tokens: int, memory: MemoryLedger) -> str:
+        """What killed a step of `num_tokens`, and what to do."""
+        budget = f" or max_num_batched_tokens to {self.max_safe_budget}" if self.max_safe_budget else ""
+        return (
+            f"out of memory in a step of {num_tokens} tokens: gpu_memory_utilization {memory.gpu_memory_utilization:g} "
+            f"leaves {_size(self.free_bytes)} beside weights, graphs and KV cache, enough for steps of up to "
+            f"{self.max_step_tokens} tokens (activations, blocks that the allocator cannot reuse, workspaces). "
+            f"Lower gpu_memory_utilization{budget}"
+        )
+
+
+def find_step_limit(
+    spec: ModelSpec,
+    memory: MemoryLedger,
+    *,
+    dtype: Dtype,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    max_model_len: int,
+) -> StepLimit | None:
+    """The step that dies under load although the engine started; None where every step survives.
+
+    The engine's budget holds one profiled peak; a step under load needs its own, blocks that cannot be reused
+    (`FRAGMENTATION_SHARE`, `FRAGMENTATION_BYTES`) and `UNPROFILED_BYTES`. Also None where `num_blocks` was given: what
+    is left is then not derived from the device.
+    """
+    if memory.is_override:
+        return None
+    free = memory.device_bytes - memory.weight_bytes - memory.overhead_bytes - memory.kv_bytes
+    beside = memory.device_bytes - memory.budget_bytes
+
+    def peak(num_tokens: int) -> int:
+        return estimate_activation(
+            spec,
+            dtype=dtype,
+            max_num_batched_tokens=num_tokens,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            attention_backend="triton",
+        ).peak_bytes
+
+    def unusable(num_tokens: int) -> float:
+        return min(peak(num_tokens) * FRAGMENTATION_SHARE, FRAGMENTATION_BYTES)
+
+    def survives(num_tokens: int) -> bool:
+        return peak(num_tokens) + unusable(num_tokens) + UNPROFILED_BYTES <= free
+
+    def is_safe(budget: int) -> bool:  # its own peak is then what the KV cache leaves room for
+        return unusable(budget) + UNPROFILED_BYTES <= beside
+
+    if survives(max_num_batched_tokens):
+        return None
+    return StepLimit(
+        max_step_tokens=_largest(survives, max_num_batched_tokens),
+        max_safe_budget=_largest(is_safe, max_num_batched_tokens),
+        free_bytes=free,
+    )
+
+
+def _largest(holds: Callable[[int], bool], end: int) -> int:
+    """The largest number under `end` for which a rule holds that small numbers keep; 0 if none does."""
+    low, high = 0, end
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
 
 
 def _workspace_bytes(

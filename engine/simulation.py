@@ -15,10 +15,11 @@ from engine.config import GIB, MIB, EngineConfig
 from engine.engine_core import EngineCore
 from engine.errors import ConfigError
 from engine.executor.cost_model.calibrated import AdjustedCost, Adjustment, StepCost
+from engine.executor.cost_model.operators import OperatorProfile
 from engine.executor.cost_model.profiles import profile_for
 from engine.executor.cost_model.step import Overheads, Precision, StepCostModel
 from engine.executor.simulated import SIMULATED_TOKEN, SimulatedExecutor
-from engine.memory_model import plan_memory
+from engine.memory_model import find_step_limit, plan_memory
 from engine.model_spec import ModelSpec, load_spec
 from engine.resolve import ResolvedConfig
 
@@ -137,19 +138,21 @@ def build_simulation(
     spec: ModelSpec | None = None,
     clock: VirtualClock | None = None,
     adjustment: Adjustment | None = None,
+    operators: OperatorProfile | None = None,
     foresee: bool = True,
 ) -> Simulation:
     """Everything for a run on a virtual clock; takes milliseconds and loads nothing.
 
-    `adjustment` is what a calibration on one machine found around the catalogue's prediction. `foresee=False` looks at
-    every request in every step, which gives the same run more slowly: what the foresight is checked against.
+    `adjustment` is what a calibration on one machine found around the catalogue's prediction; `operators` replaces the
+    catalogue's operator profile. `foresee=False` looks at every request in every step, which gives the same run more
+    slowly: what the foresight is checked against.
     """
     spec = spec or find_simulated_spec(config.model.model)
     resolved = resolve_simulated(config, device, spec)
     cost = StepCostModel(
         spec=spec,
         gpu=device.gpu,
-        profile=profile_for(device.gpu),
+        profile=operators or profile_for(device.gpu),
         tensor_parallel_size=device.tensor_parallel_size,
         precision=device.precision,
         overheads=replace(device.overheads, is_async=config.scheduler.async_scheduling),
@@ -158,11 +161,30 @@ def build_simulation(
     )
     clock = clock or VirtualClock()
     step_cost: StepCost = cost if adjustment is None else AdjustedCost(cost, adjustment)
+    executor = _executor(step_cost, clock, resolved, device)
     scheduler = build_scheduler(resolved)
     if foresee:
         scheduler.foresee_decodes(SIMULATED_TOKEN)
-    core = EngineCore(scheduler, SimulatedExecutor(step_cost, clock), clock)
+    core = EngineCore(scheduler, executor, clock)
     return Simulation(core=core, clock=clock, resolved=resolved, cost=cost)
+
+
+def _executor(
+    cost: StepCost, clock: VirtualClock, resolved: ResolvedConfig, device: SimulatedDevice
+) -> SimulatedExecutor:
+    """With the memory that is left for a step, so that what dies under load on the device dies here."""
+    memory, scheduler = resolved.memory, resolved.config.scheduler
+    limit = find_step_limit(
+        rank_spec(resolved.spec, device.tensor_parallel_size),
+        memory,
+        dtype="bfloat16",
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_model_len=resolved.max_model_len,
+    )
+    if limit is None:
+        return SimulatedExecutor(cost, clock)
+    return SimulatedExecutor(cost, clock, limit.max_step_tokens, lambda tokens: limit.message(tokens, memory))
 
 
 def with_gpu_defaults(values: Mapping[str, Any], gpu: GpuSpec) -> dict[str, Any]:

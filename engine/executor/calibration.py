@@ -207,7 +207,8 @@ def fit_profile(tables: Path, gpu_key: str) -> OperatorProfile:
     if gpu is None:
         raise ValueError(f"no tables for {gpu_key} in {tables}")
     reduce: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in _read(tables / f"comm_{gpu_key}.csv"):
+    collectives = tables / f"comm_{gpu_key}.csv"
+    for row in _read(collectives) if collectives.is_file() else []:
         if row["op"] == "all_reduce":
             pair = (float(row["message_bytes"]), float(row["time_us"]) * 1e-6)
             reduce[f"{row['kernel']}/{row['num_gpus']}"].append(pair)

@@ -6,7 +6,10 @@ after the other: a step starts when it was handed over and the one before has en
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from engine.clock import Clock
+from engine.errors import OutOfMemory
 from engine.executor.cost_model.calibrated import StepCost
 from engine.outputs import ModelRunnerOutput, SchedulerOutput
 
@@ -17,9 +20,13 @@ SIMULATED_TOKEN = 0
 class SimulatedExecutor:
     """Answers with `SIMULATED_TOKEN` and the time at which the device will be done."""
 
-    def __init__(self, cost: StepCost, clock: Clock) -> None:
+    def __init__(
+        self, cost: StepCost, clock: Clock, max_step_tokens: int | None = None, why: Callable[[int], str] = str
+    ) -> None:
+        """`max_step_tokens`: larger steps run out of memory; `why` says so of a number of tokens."""
         self._cost = cost
         self._clock = clock
+        self._max_step_tokens, self._why = max_step_tokens, why
         self._busy_until_s = clock.now()
         self.num_steps = 0
         self.busy_s = 0.0
@@ -28,6 +35,8 @@ class SimulatedExecutor:
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         if not plan.num_requests:
             return ModelRunnerOutput(sampled_token_ids={})
+        if self._max_step_tokens is not None and plan.num_scheduled_tokens > self._max_step_tokens:
+            raise OutOfMemory(self._why(plan.num_scheduled_tokens))
         duration_s = self._duration_s(plan)
         self._busy_until_s = max(self._busy_until_s, self._clock.now()) + duration_s
         self.num_steps += 1

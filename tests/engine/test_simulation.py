@@ -10,7 +10,7 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.engine_core import EngineCore
-from engine.errors import ConfigError, MemoryBudgetError
+from engine.errors import ConfigError, MemoryBudgetError, OutOfMemory
 from engine.executor.cost_model.step import StepCostModel
 from engine.request import Request
 from engine.sampling_params import SamplingParams
@@ -153,3 +153,19 @@ def test_configuration_that_would_not_start_is_refused_with_the_arithmetic() -> 
         resolve_simulated(config, SimulatedDevice.of("a100", tensor_parallel_size=3))
     with pytest.raises(ConfigError, match="neither in the catalogue nor a directory"):
         make_core("no-such-model")
+
+
+def test_high_utilisation_dies_of_long_prompts_under_a_large_budget_where_a_lower_one_lives() -> None:
+    def serve_long(utilization: float, budget: int) -> dict[str, list[float]]:
+        core = make_core(
+            "meta-llama/Meta-Llama-3-8B",
+            max_model_len=8192,
+            gpu_memory_utilization=utilization,
+            max_num_batched_tokens=budget,
+        )
+        return serve(core, [(8000, 4)] * 6)
+
+    with pytest.raises(OutOfMemory, match=r"step of 16384 tokens.*Lower gpu_memory_utilization or max_num_batched"):
+        serve_long(0.95, 16384)
+    assert len(serve_long(0.88, 16384)) == 6
+    assert len(serve_long(0.95, 8192)) == 6

@@ -137,6 +137,41 @@ def analyze(
 
 
 @app.command()
+def calibrate(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Scenario file or model to time on this machine; folder of runs; folder of operator tables; with "
+            "--endpoint the model that it serves.",
+        ),
+    ],
+    path: Annotated[Path, typer.Option("--out", metavar="FILE.json", help="Where the profile goes.")] = Path(
+        "profile.json"
+    ),
+    endpoint: Annotated[str | None, typer.Option(metavar="URL", help="Server to put chosen loads on.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="Catalogue GPU that runs, endpoint or tables are of.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model of the runs. Default: their scenario's.")] = None,
+    tensor_parallel_size: Annotated[int, typer.Option(min=1, help="GPUs that the server runs on.")] = 1,
+    overrides: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Measure how long steps take, so that simulations predict this machine or server."""
+    from workbench.cli.calibrate import calibrate_command
+
+    calibrate_command(
+        source,
+        overrides=overrides or [],
+        path=path,
+        endpoint=endpoint,
+        gpu=gpu,
+        model=model,
+        tensor_parallel_size=tensor_parallel_size,
+        as_json=as_json,
+    )
+
+
+@app.command()
 def report(
     path: Annotated[
         Path, typer.Argument(metavar="STUDY|RUN", help="Folder of a study or a run, or its name under reports/.")

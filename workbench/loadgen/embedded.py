@@ -27,9 +27,9 @@ class EmbeddedTarget:
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        self._clock = WallClock()
-        core, self.resolved = build_engine(config, clock=self._clock)
-        self._executor = core.executor
+        self.clock = WallClock()
+        core, self.resolved = build_engine(config, clock=self.clock)
+        self.executor = core.executor
         warm_up(self._core(), self.resolved)
 
     @property
@@ -44,7 +44,7 @@ class EmbeddedTarget:
         record = drive(
             core,
             workload,
-            self._clock,
+            self.clock,
             engine=engine_facts(self.resolved),
             deadline_s=deadline_s,
             on_progress=on_progress,
@@ -52,10 +52,10 @@ class EmbeddedTarget:
         return with_scheduler_facts(record, core.scheduler)
 
     def close(self) -> None:
-        self._executor.close()
+        self.executor.close()
 
     def _core(self) -> EngineCore:
-        return EngineCore(build_scheduler(self.resolved), self._executor, self._clock)
+        return EngineCore(build_scheduler(self.resolved), self.executor, self.clock)
 
 
 def with_scheduler_facts(record: RunRecord, scheduler: Scheduler) -> RunRecord:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from engine.clock import VirtualClock
 from engine.config import EngineConfig
 from engine.engine_core import EngineCore
+from engine.executor.cost_model.calibration_profile import CalibrationProfile
+from engine.executor.cost_model.operators import OperatorProfile
 from engine.outputs import RequestOutput
 from engine.request import Request
 from engine.simulation import SimulatedDevice, build_simulation, resolve_simulated
@@ -15,6 +18,7 @@ from engine.step_log import StepLog
 from workbench.loadgen.driver import drive
 from workbench.loadgen.embedded import engine_facts, with_scheduler_facts
 from workbench.loadgen.target import ProgressCallback
+from workbench.loadgen.validity import with_note, with_validity
 from workbench.metrics.records import RunRecord
 from workbench.workload.records import ModelLimits, Workload
 
@@ -59,14 +63,36 @@ class FrontEnd:
         return self._core.step()
 
 
+def catalogue_facts(profile: OperatorProfile) -> dict[str, Any]:
+    """How a prediction from the catalogue alone is named, with the error of its operator models."""
+    errors = {
+        name: {"median": model.error.median, "p90": model.error.p90}
+        for name, model in profile.models.items()
+        if model.error is not None
+    }
+    like = profile.provenance.get("transferred_from")
+    unknown = f"error unknown: not measured, efficiencies of {like}" if like else "error unknown"
+    bands = ", ".join(f"{name} {error['median']:.1%} / {error['p90']:.1%}" for name, error in errors.items())
+    return {
+        "name": profile.gpu_id,
+        "kind": "catalogue",
+        "gpu": profile.gpu_id,
+        "error": errors,
+        "error_band": f"median / P90 error of operators: {bands}" if bands else unknown,
+        **profile.provenance,
+    }
+
+
 class SimulatedTarget:
     """Each `run` is a fresh simulation; equal workloads give equal records.
 
     Raises `engine.errors.ConfigError` (or its `MemoryBudgetError`) at construction for what would not start.
     """
 
-    def __init__(self, config: EngineConfig, device: SimulatedDevice) -> None:
-        self._config, self._device = config, device
+    def __init__(
+        self, config: EngineConfig, device: SimulatedDevice, calibration: CalibrationProfile | None = None
+    ) -> None:
+        self._config, self._device, self._calibration = config, device, calibration
         self.resolved = resolve_simulated(config, device)
 
     @property
@@ -76,17 +102,23 @@ class SimulatedTarget:
     def run(
         self, workload: Workload, *, deadline_s: float | None = None, on_progress: ProgressCallback | None = None
     ) -> RunRecord:
-        simulation = build_simulation(self._config, self._device, spec=self.resolved.spec)
-        profile = simulation.cost.profile
+        calibration = self._calibration
+        simulation = build_simulation(
+            self._config,
+            self._device,
+            spec=self.resolved.spec,
+            adjustment=None if calibration is None else calibration.adjustment,
+            operators=None if calibration is None else calibration.operators,
+        )
         facts = {
             **engine_facts(simulation.resolved),
             "gpu": self._device.gpu.id,
             "tensor_parallel_size": self._device.tensor_parallel_size,
             "weights": self._device.precision.weights,
             "kv": self._device.precision.kv,
-            "profile": {"gpu": profile.gpu_id, **profile.provenance},
+            "profile": catalogue_facts(simulation.cost.profile) if calibration is None else calibration.facts(),
         }
-        front = FrontEnd(simulation.core, simulation.clock, self._device.overheads.request_ms * 1e-3)
+        front = FrontEnd(simulation.core, simulation.clock, self._request_s)
         record = drive(
             front,
             workload,
@@ -95,7 +127,15 @@ class SimulatedTarget:
             deadline_s=deadline_s,
             on_progress=on_progress,
         )
-        return with_scheduler_facts(record, simulation.core.scheduler)
+        record = with_scheduler_facts(record, simulation.core.scheduler)
+        if calibration is None:
+            return with_note(record)
+        return with_validity(record, calibration, simulation.resolved.config)
+
+    @property
+    def _request_s(self) -> float:
+        calibrated = None if self._calibration is None else self._calibration.request_s
+        return self._device.overheads.request_ms * 1e-3 if calibrated is None else calibrated
 
     def close(self) -> None:
         pass

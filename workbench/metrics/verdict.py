@@ -5,7 +5,7 @@ VALID: yes. SUSPECT: with the stated reasons in mind. INVALID: no; such a run ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -84,6 +84,7 @@ def judge(record: RunRecord, summary: RunSummary, expectations: Expectations | N
         *_client_lag(record, summary, expected),
         *_clock(record),
         *_self_checks(record),
+        *_outside_profile(record),
         *_prefix_hits(record, expected),
         *_too_few(summary, expected),
     ]
@@ -180,6 +181,19 @@ def _self_checks(record: RunRecord) -> Iterator[Reason]:
     for violation in find_violations(record):
         message = f"{violation}. This is a fault of the simulation: please report it with the scenario"
         yield Reason(code="self_check", status=Status.INVALID, message=message)
+
+
+def _outside_profile(record: RunRecord) -> Iterator[Reason]:
+    """Of a prediction: what the calibration behind it had not seen."""
+    profile = record.engine.get("profile")
+    if not isinstance(profile, Mapping) or not profile.get("outside"):
+        return
+    yield Reason(
+        code="outside_profile",
+        status=Status.SUSPECT,
+        message=f"Outside what profile {profile.get('name')} was calibrated for: {'; '.join(profile['outside'])}. Its "
+        "error is not known there. Calibrate for this scenario",
+    )
 
 
 def _prefix_hits(record: RunRecord, expected: Expectations) -> Iterator[Reason]:

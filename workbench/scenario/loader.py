@@ -92,7 +92,7 @@ def _file_paths(document: Document) -> list[KeyPath]:
     workload = document.data.get("workload")
     if not isinstance(workload, dict):
         return []
-    candidates: list[KeyPath] = [("workload", "arrivals", "path")]
+    candidates: list[KeyPath] = [("workload", "arrivals", "path"), ("target", "profile")]
     classes = workload.get("classes")
     for index in range(len(classes) if isinstance(classes, list) else 0):
         names = ("input_tokens", "output_tokens", "file")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from workbench.scenario.base import Count, Duration, Spec, problem
 
@@ -20,13 +21,21 @@ class SimulatedTarget(Spec):
     """The same scheduler with a cost model of a GPU that is not here, on a virtual clock."""
 
     kind: Literal["simulated"]
-    gpu: str
-    """Name in the catalogue, for example h100-80g-sxm."""
+    gpu: str | None = None
+    """Name in the catalogue, for example h100-80g-sxm; null = what `profile` was made on."""
+    profile: Path | None = None
+    """Calibration (JSON of `workbench calibrate`); relative to the scenario file."""
     tensor_parallel_size: Count = 1
     quantization: Literal["fp8", "int8", "int4"] | None = None
     """Of the weights; null = bfloat16."""
     kv_cache_dtype: Literal["fp8"] | None = None
     """Of the KV cache; null = bfloat16."""
+
+    @model_validator(mode="after")
+    def _check_device(self) -> SimulatedTarget:
+        if self.gpu is None and self.profile is None:
+            raise problem("gpu", "is missing: name a GPU (`workbench catalog gpus` lists them) or a profile")
+        return self
 
 
 class EndpointTarget(Spec):

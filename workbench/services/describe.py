@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.model_spec import ModelSpec
 from workbench.scenario import Scenario, engine_spec, load_scenario, scenario_to_dict
-from workbench.services.targets import check_target
+from workbench.services.targets import check_target, is_machine
 from workbench.workload import generate_workload
 from workbench.workload.records import ModelLimits
 
@@ -34,7 +34,7 @@ def limits_of(scenario: Scenario) -> ModelLimits:
 
 
 def _spec_of(scenario: Scenario) -> ModelSpec:
-    if scenario.target.kind == "simulated":
+    if scenario.target.kind == "simulated" and not is_machine(scenario.target):
         from engine.simulation import find_simulated_spec
 
         return find_simulated_spec(scenario.model)

@@ -19,6 +19,7 @@ from engine.config import EngineConfig
 from engine.errors import EngineError
 from engine.executor.cost_model.step import Overheads
 from engine.simulation import SimulatedDevice, find_simulated_spec, with_gpu_defaults
+from workbench.loadgen.errors import RunFailed
 from workbench.loadgen.simulated import SimulatedTarget
 from workbench.metrics.dialects import vllm
 from workbench.metrics.records import RunRecord
@@ -79,7 +80,7 @@ def predict_row(row: Mapping[str, str], device: SimulatedDevice | None = None) -
         target = SimulatedTarget(EngineConfig.from_dict({"model": scenario.model, **scenario.engine}), device)
         workload = generate_workload(scenario, target.limits)
         record = target.run(workload)
-    except (EngineError, ScenarioError) as error:
+    except (EngineError, ScenarioError, RunFailed) as error:
         raise NotBuildable(str(error).splitlines()[0]) from error
     return vllm_figures(record)
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from engine.catalog import find_gpu
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelLoadError
+from engine.executor.cost_model.calibration_profile import CalibrationProfile, load_calibration
 from engine.models.loader import find_spec
 from engine.resolve import resolve
 from workbench.loadgen.target import ProgressCallback
@@ -64,14 +66,52 @@ def _simulated(scenario: Scenario, spec: SimulatedSpec, params: Mapping[str, Any
     from engine.simulation import SimulatedDevice, with_gpu_defaults
     from workbench.loadgen.simulated import SimulatedTarget
 
+    calibration = None if spec.profile is None else load_calibration(spec.profile)
+    if calibration is not None:
+        check_calibration(calibration, scenario, spec)
+    if calibration is not None and calibration.kind == "machine":
+        from workbench.loadgen.machine import MachineTarget
+
+        return MachineTarget(engine_spec(scenario, **params), find_spec(scenario.model), calibration)
+    gpu = spec.gpu or (calibration.gpu if calibration is not None else None)
+    if gpu is None:
+        raise ConfigError("target.gpu: is missing. `workbench catalog gpus` lists what there is")
     device = SimulatedDevice.of(
-        spec.gpu,
+        gpu,
         tensor_parallel_size=spec.tensor_parallel_size,
         quantization=spec.quantization,
         kv_cache_dtype=spec.kv_cache_dtype,
     )
     values = {"model": scenario.model, **with_gpu_defaults({**scenario.engine, **params}, device.gpu)}
-    return SimulatedTarget(EngineConfig.from_dict(values), device)
+    return SimulatedTarget(EngineConfig.from_dict(values), device, calibration)
+
+
+def is_machine(spec: SimulatedSpec) -> bool:
+    """The target is a calibrated machine, which runs what the embedded engine runs."""
+    return spec.profile is not None and load_calibration(spec.profile).kind == "machine"
+
+
+def check_calibration(profile: CalibrationProfile, scenario: Scenario, spec: SimulatedSpec) -> None:
+    """Raise `ConfigError` where a profile says nothing about a scenario: another model, GPU or kind of device."""
+    if profile.model is not None and profile.model != scenario.model:
+        raise ConfigError(
+            f"target.profile: {profile.name} was made with model {profile.model}, the scenario has {scenario.model}. "
+            f"Calibrate again: `workbench calibrate {scenario.model}`"
+        )
+    if profile.kind == "machine":
+        given = [name for name in ("gpu", "quantization", "kv_cache_dtype") if getattr(spec, name) is not None]
+        if given or spec.tensor_parallel_size != 1:
+            raise ConfigError(
+                f"target.{given[0] if given else 'tensor_parallel_size'}: does not go with profile {profile.name}, "
+                "which is of the machine that it was made on. Remove it"
+            )
+    elif spec.gpu is not None and profile.gpu is not None and find_gpu(spec.gpu).id != profile.gpu:
+        raise ConfigError(f"target.gpu: {spec.gpu}, but profile {profile.name} is of {profile.gpu}. Remove one of them")
+    elif profile.tensor_parallel_size not in (None, spec.tensor_parallel_size):
+        raise ConfigError(
+            f"target.tensor_parallel_size: {spec.tensor_parallel_size}, but profile {profile.name} was made with "
+            f"{profile.tensor_parallel_size}. Calibrate again"
+        )
 
 
 def _endpoint(scenario: Scenario, spec: EndpointSpec, params: Mapping[str, Any]) -> RunnableTarget:
