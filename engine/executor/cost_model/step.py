@@ -9,6 +9,7 @@ microseconds to predict and many steps can be predicted in one call.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from engine.catalog import GpuSpec
 from engine.executor.cost_model.collectives import step_all_reduce_s
-from engine.executor.cost_model.operators import OperatorProfile, chip_of
+from engine.executor.cost_model.operators import OperatorProfile, chip_of, features_of, formula_s
 from engine.model_spec import ModelSpec
 
 Array = npt.NDArray[np.float64]
@@ -25,6 +26,9 @@ Array = npt.NDArray[np.float64]
 _MAX_TOKENS = 131_072
 _GRAPH_SIZES = np.array([1, 2, 4, *range(8, 520, 8)])
 """Batch sizes that vLLM captures; a decode-only step is padded to the next one."""
+_KV_POINTS = 4
+"""Tabulated lengths per power of two."""
+_KV_LENGTHS: Array = 2.0 ** np.arange(0.0, 17.25, 1.0 / _KV_POINTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +85,13 @@ class StepCostModel:
     _log_tokens: Array = field(init=False, repr=False)
     _log_linear: Array = field(init=False, repr=False)
     _log_head: Array = field(init=False, repr=False)
-    _decode_grid: tuple[Array, Array, Array] = field(init=False, repr=False)
+    _decode_grid: tuple[Array, Array] = field(init=False, repr=False)
+    _prefill_correction: Array = field(init=False, repr=False)
+    # What was worked out before: a run asks for the same few batch sizes and chunks again and again.
+    _linear_by_tokens: dict[int, float] = field(init=False, repr=False, default_factory=dict)
+    _head_by_rows: dict[int, float] = field(init=False, repr=False, default_factory=dict)
+    _decode_by_batch: dict[int, list[float]] = field(init=False, repr=False, default_factory=dict)
+    _prefill_by_chunk: dict[tuple[int, int], float] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         tokens = np.unique(np.round(np.geomspace(1, _MAX_TOKENS, 220))).astype(np.float64)
@@ -91,6 +101,7 @@ class StepCostModel:
         head = self._gemm(tokens, self._split(self.spec.vocab_size), self.spec.hidden_size)
         self._log_head = np.maximum.accumulate(np.log(head))
         self._decode_grid = self._tabulate_decode()
+        self._prefill_correction = self._tabulate_prefill_correction()
 
     # -- what a step costs --------------------------------------------------------------------------------------------
 
@@ -108,38 +119,16 @@ class StepCostModel:
         `decode_kv_tokens`: sum of the decodes' KV lengths after this step; `longest_kv`: the greatest of them;
         `prefills`: (new, cached) tokens of each chunk; `num_sampled`: rows that yield a token.
         """
-        if prefills:
-            return self._mixed_s(num_decodes, decode_kv_tokens, longest_kv, prefills, num_sampled)
-        if num_decodes == 0:
+        num_seqs = num_decodes + len(prefills)
+        if num_seqs == 0:
             return 0.0
-        return float(self.decode_steps_s(num_decodes, np.array([decode_kv_tokens]), np.array([float(longest_kv)]))[0])
-
-    def decode_steps_s(self, num_decodes: int, kv_tokens: Array, longest_kv: Array) -> Array:
-        """[num_steps] seconds of decode-only steps of `num_decodes` sequences with growing KV."""
-        padded = self._padded(num_decodes)
-        device = self.spec.num_layers * (
-            self._layer_s(padded) + self._decode_attention_s(num_decodes, kv_tokens, longest_kv)
-        )
-        device = device + self._head_s(num_decodes)
-        return device + self._overhead_s(num_decodes, graph=not self.enforce_eager)
-
-    def _mixed_s(
-        self,
-        num_decodes: int,
-        decode_kv_tokens: float,
-        longest_kv: float,
-        prefills: Sequence[tuple[int, int]],
-        num_sampled: int,
-    ) -> float:
-        tokens = num_decodes + sum(new for new, _ in prefills)
-        attention = self._prefill_attention_s(prefills)
-        if num_decodes:
-            decode = self._decode_attention_s(num_decodes, np.array([decode_kv_tokens]), np.array([longest_kv]))
-            attention += float(decode[0])
-        device = self.spec.num_layers * (self._layer_s(self._padded(tokens)) + attention) + self._head_s(
-            max(num_sampled, 1)
-        )
-        return device + self._overhead_s(num_decodes + len(prefills), graph=not self.enforce_eager)
+        tokens = num_decodes
+        attention = self._decode_attention_s(num_decodes, decode_kv_tokens, longest_kv) if num_decodes else 0.0
+        if prefills:
+            tokens += sum(new for new, _ in prefills)
+            attention += self._prefill_attention_s(prefills)
+        device = self.spec.num_layers * (self._layer_s(tokens) + attention) + self._head_s(max(num_sampled, 1))
+        return device + self._overhead_s(num_seqs)
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
@@ -149,61 +138,86 @@ class StepCostModel:
             return tokens
         return int(_GRAPH_SIZES[np.searchsorted(_GRAPH_SIZES, tokens)])
 
-    def _layer_s(self, tokens: float) -> float:
-        return float(np.exp(np.interp(np.log(tokens), self._log_tokens, self._log_linear)))
+    def _layer_s(self, tokens: int) -> float:
+        """One layer but its attention kernel."""
+        found = self._linear_by_tokens.get(tokens)
+        if found is None:
+            log_s = np.interp(np.log(self._padded(tokens)), self._log_tokens, self._log_linear)
+            found = self._linear_by_tokens[tokens] = float(np.exp(log_s))
+        return found
 
-    def _head_s(self, rows: float) -> float:
+    def _head_s(self, rows: int) -> float:
         """LM head, and sampling at memory speed: float32 logits read a few times."""
-        head = float(np.exp(np.interp(np.log(rows), self._log_tokens, self._log_head)))
-        # Sorting runs at about 650 bytes of bandwidth per element (2.2 G elements/s on an H100: published runs).
-        passes = 1500.0 if self.overheads.sorts_logits else 12.0
-        return head + rows * self.spec.vocab_size * passes / self.gpu.bandwidth
+        found = self._head_by_rows.get(rows)
+        if found is None:
+            head = float(np.exp(np.interp(np.log(rows), self._log_tokens, self._log_head)))
+            # Sorting runs at about 650 bytes of bandwidth per element (2.2 G elements/s on an H100: published runs).
+            passes = 1500.0 if self.overheads.sorts_logits else 12.0
+            found = head + rows * self.spec.vocab_size * passes / self.gpu.bandwidth
+            self._head_by_rows[rows] = found
+        return found
 
-    def _overhead_s(self, num_seqs: int, *, graph: bool) -> float:
+    def _overhead_s(self, num_seqs: int) -> float:
         o = self.overheads
         cpu_us = o.sequence_us * num_seqs * (0.25 if o.is_async else 1.0)
-        launches_us = 0.0 if graph else o.eager_layer_us * self.spec.num_layers
+        launches_us = o.eager_layer_us * self.spec.num_layers if self.enforce_eager else 0.0
         return (o.step_us + cpu_us + launches_us) * 1e-6
 
-    def _decode_attention_s(self, num_decodes: int, kv_tokens: Array, longest_kv: Array) -> Array:
+    def _decode_attention_s(self, num_decodes: int, kv_tokens: float, longest_kv: float) -> float:
         """One layer. The mean length sets the work; one long sequence sets a floor, since it runs on few SMs."""
-        mean = self._windowed(kv_tokens / num_decodes)
-        whole = self._decode_table(num_decodes, mean)
-        longest = self._decode_table(1.0, self._windowed(longest_kv))
-        return np.maximum(whole, longest) * self._block_factor
+        whole = self._decode_log_s(num_decodes, self._windowed(kv_tokens / num_decodes))
+        longest = self._decode_log_s(1, self._windowed(longest_kv))
+        return math.exp(max(whole, longest)) * self._block_factor
 
     @property
     def _block_factor(self) -> float:
         """Small blocks cost index work, large ones stay within the kernel's tile: measured shares are a few percent."""
         return 1.0 + 0.5 / max(self.block_size, 1)
 
-    def _windowed(self, lengths: Array) -> Array:
+    def _windowed(self, length: float) -> float:
         """Mean KV length that attention reads over all layers, where some have a sliding window."""
         window = self.spec.sliding_window
         if window is None:
-            return np.maximum(lengths, 1.0)
-        inside = np.minimum(lengths, window)
+            return max(length, 1.0)
+        inside = min(length, window)
         alternates = self.spec.family == "gemma2"
-        return np.maximum((inside + lengths) / 2.0 if alternates else inside, 1.0)
+        return max((inside + length) / 2.0 if alternates else inside, 1.0)
 
-    def _decode_table(self, batch: float, lengths: Array) -> Array:
-        batches, kv_lens, table = self._decode_grid
-        x = np.clip(np.log2(max(batch, 1.0)), batches[0], batches[-1])
-        i = min(int(x - batches[0]), len(batches) - 2)
-        share = x - batches[i]
-        y = np.log2(lengths)
-        low, high = np.interp(y, kv_lens, table[i]), np.interp(y, kv_lens, table[i + 1])
-        return np.asarray(np.exp(low * (1.0 - share) + high * share))
+    def _decode_log_s(self, batch: int, length: float) -> float:
+        row = self._decode_by_batch.get(batch)
+        if row is None:
+            batches, table = self._decode_grid
+            x = np.clip(np.log2(max(batch, 1)), batches[0], batches[-1])
+            i = min(int(x - batches[0]), len(batches) - 2)
+            share = x - batches[i]
+            row = self._decode_by_batch[batch] = (table[i] * (1.0 - share) + table[i + 1] * share).tolist()
+        y = math.log2(length) * _KV_POINTS
+        i = int(y)
+        if i >= len(row) - 1:
+            return row[-1]
+        return row[i] + (row[i + 1] - row[i]) * (y - i)
 
     def _prefill_attention_s(self, prefills: Sequence[tuple[int, int]]) -> float:
-        model = self.profile.model("prefill_attention", "bfloat16")
-        new = np.array([float(n) for n, _ in prefills])
-        cached = self._windowed(np.array([float(c) for _, c in prefills])) * np.array([c > 0 for _, c in prefills])
-        columns = self._attention_columns(len(new)) | {"new": new, "cached": cached}
         # One kernel takes all chunks: the launch floor counts once.
-        floor = model.parameters["launch_us"] * 1e-6
-        each = model.predict_s(columns, chip_of(self.gpu, "bfloat16"))
-        return float(np.maximum(each - floor, 0.0).sum() + floor)
+        floor = self.profile.model("prefill_attention", "bfloat16").parameters["launch_us"] * 1e-6
+        return floor + sum([self._chunk_s(chunk) for chunk in prefills])
+
+    def _chunk_s(self, chunk: tuple[int, int]) -> float:
+        """Attention of one prefill chunk (new, cached tokens) over the launch floor."""
+        found = self._prefill_by_chunk.get(chunk)
+        if found is None:
+            new, cached = chunk
+            model, chip = self.profile.model("prefill_attention", "bfloat16"), chip_of(self.gpu, "bfloat16")
+            columns = self._attention_columns(1)
+            columns |= {"new": np.array([float(new)]), "cached": np.array([self._windowed(cached) if cached else 0.0])}
+            seconds = float(formula_s(model.kind, model.parameters, columns, chip, 2.0, 2.0)[0])
+            y = min(math.log2(new) * _KV_POINTS, len(self._prefill_correction) - 1.001)
+            i = int(y)
+            low, high = self._prefill_correction[i : i + 2].tolist()
+            seconds *= math.exp(low + (high - low) * (y - i))
+            found = max(seconds - model.parameters["launch_us"] * 1e-6, 0.0)
+            self._prefill_by_chunk[chunk] = found
+        return found
 
     def _attention_columns(self, count: int) -> dict[str, Array]:
         heads = max(self._split(self.spec.num_heads), 1)
@@ -289,14 +303,22 @@ class StepCostModel:
             seconds.append(2.0 * found)
         return np.array(seconds)
 
-    def _tabulate_decode(self) -> tuple[Array, Array, Array]:
-        """(log2 batch, log2 KV length, log seconds [batch, length]) of one layer."""
+    def _tabulate_decode(self) -> tuple[Array, Array]:
+        """(log2 batch, log seconds [batch, length]) of one layer, lengths as `_KV_LENGTHS`."""
         model, chip = self.profile.model("decode_attention", "bfloat16"), chip_of(self.gpu, "bfloat16")
-        batches, kv_lens = np.arange(0.0, 12.0), np.arange(0.0, 17.25, 0.25)
-        table = np.empty((len(batches), len(kv_lens)))
+        batches = np.arange(0.0, 12.0)
+        table = np.empty((len(batches), len(_KV_LENGTHS)))
         for i, log_batch in enumerate(batches):
-            columns = self._attention_columns(len(kv_lens)) | {"kv_len": 2.0**kv_lens}
-            columns["batch"] = np.full(len(kv_lens), 2.0**log_batch)
+            columns = self._attention_columns(len(_KV_LENGTHS)) | {"kv_len": _KV_LENGTHS}
+            columns["batch"] = np.full(len(_KV_LENGTHS), 2.0**log_batch)
             table[i] = np.log(model.predict_s(columns, chip))
         # Nor longer contexts or larger batches.
-        return batches, kv_lens, np.maximum.accumulate(np.maximum.accumulate(table, axis=1), axis=0)
+        return batches, np.maximum.accumulate(np.maximum.accumulate(table, axis=1), axis=0)
+
+    def _tabulate_prefill_correction(self) -> Array:
+        """Log of the learned factor on prefill attention by the chunk's length, lengths as `_KV_LENGTHS`."""
+        model = self.profile.model("prefill_attention", "bfloat16")
+        if model.correction is None:
+            return np.zeros(len(_KV_LENGTHS))
+        columns = self._attention_columns(len(_KV_LENGTHS)) | {"new": _KV_LENGTHS}
+        return np.asarray(np.log(model.correction.factor(features_of(model.kind, columns))))

@@ -55,15 +55,6 @@ def test_one_long_sequence_costs_more_than_its_share_of_the_mean() -> None:
     assert skewed > even
 
 
-def test_many_steps_at_once_equal_single_steps() -> None:
-    cost = make_model()
-    tokens = np.array([6400.0, 6464.0, 6528.0])
-    together = cost.decode_steps_s(64, tokens, np.array([150.0, 151.0, 152.0]))
-    for i, total in enumerate(tokens):
-        alone = cost.step_s(num_decodes=64, decode_kv_tokens=total, longest_kv=150.0 + i, prefills=[], num_sampled=64)
-        assert together[i] == pytest.approx(alone, abs=1e-15)
-
-
 def test_precision_and_parallelism_shorten_a_step() -> None:
     plain = decode_s(make_model("h100-80g-sxm"), 16, 1000)
     assert decode_s(make_model("h100-80g-sxm", precision=Precision(weights="fp8")), 16, 1000) < plain
