@@ -5,7 +5,8 @@ The real engine and the simulated device run this very code; they differ in the 
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from engine.beam_search import BeamSearch
@@ -14,28 +15,34 @@ from engine.core.async_scheduler import AsyncScheduler
 from engine.core.scheduler import Scheduler, StepResult
 from engine.errors import RequestRefused
 from engine.executor.base import Executor
+from engine.executor.simulated import SimulatedExecutor
 from engine.outputs import ModelRunnerOutput, RequestOutput, SchedulerOutput
 from engine.parallel_sampling import ParallelSampling
 from engine.request import Request, RequestStatus
 from engine.sequence_groups import SequenceGroups
-from engine.stats import StepStats
-from engine.step_log import StepLog
+from engine.step_log import StepLog, stop_code
 
 
 class _Step(NamedTuple):
     """A step that was handed to the executor."""
 
     plan: SchedulerOutput
-    stats: StepStats
+    start_s: float
+    facts: Sequence[int]
+    """As `StepLog.append` takes them."""
     output: ModelRunnerOutput
 
 
 class EngineCore:
     """Owns scheduler and executor. Not thread-safe: one thread adds, aborts and steps."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, clock: Clock) -> None:
+    def __init__(
+        self, scheduler: Scheduler, executor: Executor, clock: Clock, *, simulated: SimulatedExecutor | None = None
+    ) -> None:
+        """`simulated`: the executor again, if the scheduler foresees its decodes; then `step` may take many steps."""
         self.scheduler = scheduler
         self.executor = executor
+        self._simulated = simulated
         self.clock = clock
         self.step_stats = StepLog()
         """One entry per executed step, oldest first; whoever reads them may clear it."""
@@ -79,11 +86,16 @@ class EngineCore:
     def has_unfinished(self) -> bool:
         return self.scheduler.has_unfinished()
 
-    def step(self) -> list[RequestOutput]:
+    def step(self, until_s: float = math.inf) -> list[RequestOutput]:
         """One step; returns the requests that got a token. Asynchronous: those of the step before.
+
+        Where decodes are foreseen and nothing is to be decided, as many steps as begin before `until_s` on the clock:
+        the next moment at which the caller has something to say.
 
         Raises `OutOfMemory` or whatever the executor raises; the engine is then unusable.
         """
+        if self._simulated is not None and self._coast(self._simulated, until_s):
+            return []
         planned = self._plan() if self.scheduler.has_requests() else None
         outputs = self._arrears()
         if self._overlaps and self._in_flight is not None:
@@ -106,11 +118,11 @@ class EngineCore:
     def close(self) -> None:
         self.executor.close()
 
-    def _issue(self, plan: SchedulerOutput, stats: StepStats) -> _Step:
+    def _issue(self, plan: SchedulerOutput, start_s: float, facts: Sequence[int]) -> _Step:
         output = self.executor.execute(plan)
         for groups in self._groups:
             output = groups.after_execute(plan, output)
-        return _Step(plan, stats, output)
+        return _Step(plan, start_s, facts, output)
 
     def _complete(self, step: _Step) -> list[RequestOutput]:
         if step.output.ready_s is not None:
@@ -118,8 +130,56 @@ class EngineCore:
         end_s = self.clock.now()
         result = self.scheduler.update(step.plan, step.output, end_s)
         if step.plan.num_requests or step.plan.preempted_request_ids:
-            self.step_stats.add(replace(step.stats, end_s=end_s))
+            self.step_stats.append(step.start_s, end_s, step.facts)
         return _request_outputs(result, len(self.step_stats) - 1)
+
+    def _coast(self, executor: SimulatedExecutor, until_s: float) -> int:
+        """Steps in which every request is a steady decode, without a plan for each; returns how many.
+
+        Each goes through the same phases as in `step`, in the same order, so that every time and block is the same.
+        """
+        scheduler, steady, before = self.scheduler, self.scheduler.steady, self._in_flight
+        stop = scheduler.find_coast()
+        if steady is None or stop is None or (self._overlaps and (before is None or before.plan.requests)):
+            return 0
+        pool, num_seqs, num_waiting, code = scheduler.blocks.pool, len(steady), len(scheduler.waiting), stop_code(stop)
+        end, first, now_s = steady.next_end(), scheduler.num_planned, self.clock.now()
+        pending = None if before is None else (before.start_s, before.facts, before.output.ready_s or now_s)
+        while now_s < until_s and (step := scheduler.num_planned) < end and scheduler.coast():
+            free, kv_tokens = pool.num_free, scheduler.blocks.num_kv_tokens
+            in_use = pool.num_usable_blocks - free
+            facts = (step, num_seqs, num_waiting, num_seqs, num_seqs, 0, in_use, free, 0, 0, kv_tokens, code)
+            current = (now_s, facts)
+            if pending is not None:
+                now_s = self._log_at(pending[2], pending[0], pending[1])
+            ready_s = executor.execute_steady(num_seqs, steady.kv_tokens(step), steady.longest_kv(step))
+            if pending is not None:
+                pending = (*current, ready_s)
+            else:
+                now_s = self._log_at(ready_s, *current)
+        num_steps = scheduler.num_planned - first
+        if num_steps and pending is not None:
+            plan = SchedulerOutput(
+                step_index=scheduler.num_planned - 1,
+                requests=(),
+                num_new_tokens=(),
+                num_computed_tokens=(),
+                unsampled=frozenset(),
+                num_scheduled_tokens=num_seqs,
+                num_steady=num_seqs,
+            )
+            output = ModelRunnerOutput(sampled_token_ids={}, ready_s=pending[2])
+            self._in_flight = _Step(plan, pending[0], pending[1], output)
+        pool.evictions.clear()
+        return num_steps
+
+    def _log_at(self, ready_s: float, start_s: float, facts: Sequence[int]) -> float:
+        """Wait for a coasted step's output and take it; returns when that was."""
+        self.clock.sleep_until(ready_s)
+        end_s = self.clock.now()
+        self.step_stats.append(start_s, end_s, facts)
+        self.scheduler.take_coasted()
+        return end_s
 
     def _arrears(self) -> list[RequestOutput]:
         arrears = self.scheduler.take_arrears()
@@ -138,30 +198,32 @@ class EngineCore:
             for request, count in arrears
         ]
 
-    def _plan(self) -> tuple[SchedulerOutput, StepStats]:
+    def _plan(self) -> tuple[SchedulerOutput, float, Sequence[int]]:
         start_s = self.clock.now()
         plan = self.scheduler.schedule(start_s)
         for groups in self._groups:
             groups.after_plan(plan)
-        pool = self.scheduler.blocks.pool
-        pool.evictions.clear()
-        stats = StepStats(
-            step_index=plan.step_index,
-            start_s=start_s,
-            end_s=start_s,
-            num_running=len(self.scheduler.running),
-            num_waiting=len(self.scheduler.waiting),
-            num_scheduled_requests=plan.num_requests,
-            num_scheduled_tokens=plan.num_scheduled_tokens,
-            num_prefill_tokens=plan.num_prefill_tokens,
-            num_blocks_in_use=pool.num_in_use,
-            num_free_blocks=pool.num_free,
-            num_preempted=len(plan.preempted_request_ids),
-            num_recomputed_tokens=plan.num_recomputed_tokens,
-            num_kv_tokens=self.scheduler.blocks.num_kv_tokens,
-            admission_stop=plan.admission_stop,
+        self.scheduler.blocks.pool.evictions.clear()
+        return plan, start_s, self._facts(plan)
+
+    def _facts(self, plan: SchedulerOutput) -> Sequence[int]:
+        """The planned step's row of the log."""
+        scheduler = self.scheduler
+        pool = scheduler.blocks.pool
+        return (
+            plan.step_index,
+            len(scheduler.running),
+            len(scheduler.waiting),
+            plan.num_requests,
+            plan.num_scheduled_tokens,
+            plan.num_prefill_tokens,
+            pool.num_in_use,
+            pool.num_free,
+            len(plan.preempted_request_ids),
+            plan.num_recomputed_tokens,
+            scheduler.blocks.num_kv_tokens,
+            stop_code(plan.admission_stop),
         )
-        return plan, stats
 
 
 def _request_outputs(result: StepResult, step: int) -> list[RequestOutput]:

@@ -471,6 +471,48 @@ class Scheduler:
             request.decode_until = 0
         self._active = sorted([*self._active, *requests], key=lambda request: request.admission_order)
 
+    def find_coast(self) -> AdmissionStop | None:
+        """Do steps go on without a decision: every running request is steady, nobody can be admitted? If so, why not.
+
+        So it remains until one of them ends, `coast` says otherwise or somebody adds or ends a request.
+        """
+        steady, num_running = self._steady, len(self.running)
+        if not steady or len(steady) != num_running or num_running > self.config.max_num_batched_tokens:
+            return None
+        if self._late or self._finished_ids or self.admission or not self.fingerprint.is_implied(num_running):
+            return None
+        if not self.waiting:
+            return AdmissionStop.NO_WAITING
+        return AdmissionStop.SEQUENCE_CAP if num_running >= self._cap else None
+
+    def coast(self) -> bool:
+        """Plan a step of steady decodes alone, as `schedule` would, before the first of them ends; False, and nothing
+        done, where there are too few blocks."""
+        steady, step = self._steady, self._step_index
+        assert steady is not None
+        if steady.num_due(step) > self.blocks.pool.num_free:
+            return False
+        due = steady.take_due(step)
+        if due:
+            steady.grow(due, step)
+        self.blocks.num_kv_tokens += len(steady)
+        self._step_index = self._num_planned = step + 1
+        return True
+
+    def take_coasted(self) -> None:
+        """The output of a coasted step came back."""
+        self._num_updated += 1
+
+    @property
+    def num_planned(self) -> int:
+        """Steps planned since the beginning."""
+        return self._num_planned
+
+    @property
+    def steady(self) -> SteadyDecodes | None:
+        """Running requests that no step looks at; None where decodes are not foreseen."""
+        return self._steady
+
     # -- admission ----------------------------------------------------------------------------------------------------
 
     def _admit(self, plan: Plan, limit: int) -> AdmissionStop:

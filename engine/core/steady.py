@@ -99,6 +99,10 @@ class SteadyDecodes:
         self._offset_sum += computed - step
         heappush(self._longest, (step - computed, request.admission_order, request))
 
+    def next_end(self) -> int:
+        """The next step for which a member must leave; there are members."""
+        return min(self._ending)
+
     def take_ending(self, step: int) -> list[Request]:
         """Members whose steadiness ends with the step before `step`; each must `leave` now."""
         ending = self._ending.get(step)

@@ -37,17 +37,32 @@ class SimulatedExecutor:
             return ModelRunnerOutput(sampled_token_ids={})
         if self._max_step_tokens is not None and plan.num_scheduled_tokens > self._max_step_tokens:
             raise OutOfMemory(self._why(plan.num_scheduled_tokens))
-        duration_s = self._duration_s(plan)
-        self._busy_until_s = max(self._busy_until_s, self._clock.now()) + duration_s
-        self.num_steps += 1
-        self.busy_s += duration_s
+        ready_s = self._occupy(self._duration_s(plan))
         unsampled = plan.unsampled
         sampled = {
             request.request_id: SIMULATED_TOKEN
             for i, request in enumerate(plan.requests)
             if not unsampled or i not in unsampled
         }
-        return ModelRunnerOutput(sampled_token_ids=sampled, ready_s=self._busy_until_s)
+        return ModelRunnerOutput(sampled_token_ids=sampled, ready_s=ready_s)
+
+    def execute_steady(self, num_decodes: int, kv_tokens: int, longest_kv: int) -> float:
+        """A step of steady decodes alone; returns when it is done, on the clock. KV lengths are those after it."""
+        return self._occupy(
+            self._cost.step_s(
+                num_decodes=num_decodes,
+                decode_kv_tokens=kv_tokens,
+                longest_kv=longest_kv,
+                prefills=(),
+                num_sampled=num_decodes,
+            )
+        )
+
+    def _occupy(self, duration_s: float) -> float:
+        self._busy_until_s = max(self._busy_until_s, self._clock.now()) + duration_s
+        self.num_steps += 1
+        self.busy_s += duration_s
+        return self._busy_until_s
 
     def close(self) -> None:
         pass

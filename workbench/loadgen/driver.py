@@ -7,6 +7,7 @@ lag.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -43,8 +44,9 @@ class Core(Protocol):
 
     def has_unfinished(self) -> bool: ...
 
-    def step(self) -> Sequence[RequestOutput]:
-        """Schedule, execute, update; returns the news."""
+    def step(self, until_s: float = math.inf) -> Sequence[RequestOutput]:
+        """Schedule, execute, update; returns the news. A core on a virtual clock may take further steps that begin
+        before `until_s` on the clock, if they bring no news."""
         ...
 
     def settle(self) -> Sequence[RequestOutput]:
@@ -173,15 +175,24 @@ class _Run:
     def _step(self) -> None:
         begin_s = self.now_s()
         try:
-            outputs = self.core.step()
+            outputs = self.core.step(self.start_s + self._next_word_s())
         except Exception as error:
             raise _Broken from error
         now_s = self.busy_until_s = self.now_s()
         if self.unscheduled:
             self._note_first_scheduled(begin_s)
-        if len(self.core.step_stats) > len(self.times.step_end_s):
-            self.times.step_end_s.append(now_s)
+        ends_s, steps = self.times.step_end_s, self.core.step_stats
+        for step in range(len(ends_s), len(steps) - 1):
+            ends_s.append(steps.end_s(step) - self.start_s)
+        if len(steps) > len(ends_s):
+            ends_s.append(now_s)
         self.take(outputs)
+
+    def _next_word_s(self) -> float:
+        """The next moment at which this loop will have something to do whatever the core does."""
+        due_s = self.pacing.next_due_s() if len(self.rows) < self.cap else None
+        times = [time_s for time_s in (due_s, self.deadline_s) if time_s is not None]
+        return min(times, default=math.inf)
 
     def take(self, outputs: Sequence[RequestOutput]) -> None:
         """News from the core."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from engine.build import build_scheduler
@@ -46,12 +47,12 @@ class SleepyCore:
     def has_unfinished(self) -> bool:
         return self._core.has_unfinished()
 
-    def step(self) -> Sequence[RequestOutput]:
+    def step(self, until_s: float = math.inf) -> Sequence[RequestOutput]:
         steps = self._core.step_stats
         last_end_s = steps.end_s(len(steps) - 1) if len(steps) else self._clock.now()
         if self._clock.now() > last_end_s:
             self._clock.advance(self._wake_s)
-        return self._core.step()
+        return self._core.step(until_s)
 
 
 class MachineTarget:
@@ -77,7 +78,8 @@ class MachineTarget:
         clock = VirtualClock()
         scheduler = build_scheduler(self.resolved)
         scheduler.foresee_decodes(SIMULATED_TOKEN)
-        core = EngineCore(scheduler, SimulatedExecutor(self._cost, clock), clock)
+        executor = SimulatedExecutor(self._cost, clock)
+        core = EngineCore(scheduler, executor, clock, simulated=executor)
         record = drive(
             SleepyCore(core, clock, self._profile.wake_s),
             workload,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -54,13 +55,13 @@ class FrontEnd:
     def has_unfinished(self) -> bool:
         return bool(self._inside) or self._core.has_unfinished()
 
-    def step(self) -> Sequence[RequestOutput]:
+    def step(self, until_s: float = math.inf) -> Sequence[RequestOutput]:
         if self._inside and not self._core.has_unfinished():
             self._clock.sleep_until(self._inside[0][0])
         now_s = self._clock.now()
         while self._inside and self._inside[0][0] <= now_s:
             self._core.add_request(self._inside.popleft()[1])
-        return self._core.step()
+        return self._core.step(min(until_s, self._inside[0][0]) if self._inside else until_s)
 
 
 def catalogue_facts(profile: OperatorProfile) -> dict[str, Any]:

@@ -110,12 +110,6 @@ class MachineCost:
             seconds += unit_s * quantity
         return seconds
 
-    def decode_steps_s(self, num_decodes: int, kv_tokens: Array, longest_kv: Array) -> Array:
-        """[num_steps] seconds of decode-only steps of `num_decodes` sequences with growing KV."""
-        step, decode, kv_token, uneven, *_, row = self._terms
-        constant = self._tokens_s(num_decodes) + step + (decode + row) * num_decodes
-        return np.asarray(constant + kv_token * kv_tokens + uneven * (longest_kv - kv_tokens / num_decodes))
-
     def _tokens_s(self, num_tokens: int) -> float:
         table = self._token_s
         last = len(table) - 1

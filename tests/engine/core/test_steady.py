@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -66,19 +67,17 @@ def play(seed: int, *, foresee: bool) -> tuple[EngineCore, dict[str, list[float]
     config, requests = make_config(rng), make_requests(rng)
     core = build_simulation(config, DEVICE, spec=SPEC, foresee=foresee).core
     times: dict[str, list[float]] = {}
-    aborts = sorted(rng.sample(range(5, 400), 6))
-    num_steps = 0
+    aborts = [*sorted(rng.uniform(0.1, 4.0) for _ in range(6)), math.inf]
     while requests or core.has_unfinished():
         while requests and requests[0].arrival_time_s <= core.clock.now():
             core.add_request(requests.pop(0))
         if not core.has_unfinished():
             core.clock.sleep_until(requests[0].arrival_time_s)
             continue
-        outputs = list(core.step())
-        num_steps += 1
-        if aborts and num_steps == aborts[0]:
+        outputs = list(core.step(min([aborts[0], *(request.arrival_time_s for request in requests[:1])])))
+        if core.clock.now() >= aborts[0]:
             outputs += core.settle()
-            core.abort(f"r{aborts.pop(0) % 40}")
+            core.abort(f"r{int(aborts.pop(0) * 1000) % 40}")
         for output in outputs:
             steps = range(output.first_step, output.first_step + len(output.new_token_ids))
             times.setdefault(output.request_id, []).extend(map(core.step_stats.end_s, steps))

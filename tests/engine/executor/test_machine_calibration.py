@@ -32,14 +32,6 @@ def test_fit_machine_recovers_a_known_cost_and_reports_its_error_by_regime() -> 
     assert set(errors) == {"decode", "prefill", "saturated"}
 
 
-def test_decode_steps_equal_the_single_steps() -> None:
-    kv, longest = np.array([700.0, 707.0]), np.array([120.0, 121.0])
-    many = TRUE.decode_steps_s(7, kv, longest)
-    for i in range(2):
-        shape = StepShape(7, float(kv[i]), float(longest[i]), (), 7)
-        assert many[i] == pytest.approx(TRUE.step_s(**shape._asdict()), rel=1e-12)
-
-
 def test_windows_join_prefills_with_the_step_before_and_leave_out_the_one_after() -> None:
     decode, prefill = StepShape(1, 9.0, 9.0, (), 1), StepShape(0, 0.0, 0.0, ((9, 0),), 1)
     shapes = [decode, decode, prefill, prefill, decode, decode, decode]

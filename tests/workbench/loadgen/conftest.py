@@ -45,7 +45,7 @@ class FakeCore:
         self.aborted.append(request_id)
         self.open = [request for request in self.open if request.request_id != request_id]
 
-    def step(self) -> Sequence[RequestOutput]:
+    def step(self, until_s: float = 0.0) -> Sequence[RequestOutput]:
         if self.breaks_at_step == len(self.step_stats):
             raise MemoryError("no more")
         start_s = self.clock.now()
