@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from workbench.cli.budget import budget_command
 from workbench.cli.evaluate import catalog_app, evaluate_app
 from workbench.cli.failures import exit_code_of
 
@@ -25,6 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 scenario_app = typer.Typer(help="Check, show and describe scenario files.", no_args_is_help=True)
+app.command("budget")(budget_command)
 app.add_typer(scenario_app, name="scenario")
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(catalog_app, name="catalog")
