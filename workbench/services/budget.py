@@ -110,6 +110,7 @@ class Budget:
             "ledger_bytes": plan.ledger,
             "device_bytes": plan.device_bytes,
             "budget_bytes": plan.budget_bytes,
+            "startup_lines": startup_lines(plan),
             "starts": refused is None,
             "reason": None if refused is None else refused.problem,
             "remedies": [remedy.to_dict() for remedy in self.remedies],
@@ -125,6 +126,15 @@ class Budget:
             "at_mean": None if known is None else plan.concurrency(max(1, round(known.mean))),
             "at_p95": None if known is None else plan.concurrency(max(1, round(known.p95))),
         }
+
+
+def startup_lines(plan: KvPlan) -> list[str]:
+    """What vLLM prints for such a cache; it rounds to the nearest where `KvPlan.concurrency` rounds down."""
+    quotient = plan.num_blocks / plan.geometry.num_blocks_for(plan.max_model_len)
+    return [
+        f"GPU KV cache size: {plan.kv_tokens:,} tokens",
+        f"Maximum concurrency for {plan.max_model_len:,} tokens per request: {quotient:.2f}x",
+    ]
 
 
 def budget(question: Question) -> Budget:
@@ -148,10 +158,7 @@ def budget(question: Question) -> Budget:
 
 def _deployment(question: Question) -> Deployment:
     dtype = question.dtype.lower()
-    if dtype == "auto":
-        weights = quantization_in_name(question.model)
-    else:
-        weights = _known("dtype", dtype, _WEIGHTS)
+    weights = quantization_in_name(question.model) if dtype == "auto" else _known("dtype", dtype, _WEIGHTS)
     device = SimulatedDevice.of(
         question.gpu,
         tensor_parallel_size=question.tensor_parallel_size,
