@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from workbench.cli.budget import budget_command
+from workbench.cli.doctor import doctor_command
 from workbench.cli.evaluate import catalog_app, evaluate_app
 from workbench.cli.failures import exit_code_of
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 scenario_app = typer.Typer(help="Check, show and describe scenario files.", no_args_is_help=True)
 app.command("budget")(budget_command)
+app.command("doctor")(doctor_command)
 app.add_typer(scenario_app, name="scenario")
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(catalog_app, name="catalog")
