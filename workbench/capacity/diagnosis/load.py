@@ -12,6 +12,7 @@ _FEWEST_WAITING = 3.0
 _GROWTH = 1.5
 _STANDING_SHARE = 0.8
 _LONG_QUEUE = 0.1
+_USUAL_CAPS = (64, 128, 256, 512, 1024)
 
 
 def is_queueing(evidence: Evidence) -> bool:
@@ -72,14 +73,15 @@ def peak_kv_usage(timeline: Timeline) -> float | None:
 
 
 def cap_of(evidence: Evidence) -> float | None:
-    """`max_num_seqs`; where it is not told, the number at which running stays while others wait."""
+    """`max_num_seqs`; where it is not told, the round number at which running stays while others wait."""
     if evidence.limits.max_num_seqs is not None:
         return float(evidence.limits.max_num_seqs)
     running = evidence.timeline.running[queueing_samples(evidence.timeline)]
-    if len(running) < 3:
+    if not len(running):
         return None
     top = float(running.max())
-    return top if float((running == top).mean()) >= 0.7 else None
+    is_usual = top in _USUAL_CAPS if len(running) < 3 else top % 8 == 0 or top in (1, 2, 4)
+    return top if is_usual and float((running == top).mean()) >= 0.7 else None
 
 
 def describe_queue(evidence: Evidence) -> str:

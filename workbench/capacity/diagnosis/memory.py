@@ -11,12 +11,16 @@ from workbench.capacity.diagnosis.registry import rule
 
 _STORM_PER_REQUEST = 0.3
 _STORM_RECOMPUTED = 0.1
+_COUNTED_PER_REQUEST = 0.05
+_COUNTED_PER_SAMPLE = 1.0
+_COUNTED_MANY = 25.0
 _HEAVY = 2.0
 """Times these, preemptions are the trouble itself; below, a full cache is and they follow from it."""
 _STORM_COUNT = 10
 _UNSAFE_UTILIZATION = 0.97
 _SAFE_UTILIZATION = 0.9
 _FEW_FULL_REQUESTS = 2.0
+_FEW_WHEN_BOUND = 8.0
 _LONG_FOR_USE = 4.0
 """A window so many times the longest request promises what nobody uses."""
 _NEAR_WINDOW = 0.7
@@ -30,9 +34,8 @@ def preemption_storm(evidence: Evidence) -> Finding | None:
     if found.count < _STORM_COUNT:
         return None
     per_request = found.count / traffic.num_requests if traffic.num_requests else None
-    is_counted = per_request is not None or found.recomputed_share is not None
-    strength = max((found.recomputed_share or 0.0) / _STORM_RECOMPUTED, (per_request or 0.0) / _STORM_PER_REQUEST)
-    if is_counted and strength < 1.0:
+    strength = _strength(evidence, per_request)
+    if strength < 1.0:
         return None
     seats = _seats_that_fit(evidence)
     share = (
@@ -42,7 +45,7 @@ def preemption_storm(evidence: Evidence) -> Finding | None:
     running = load.peak_running(evidence.timeline)
     return Finding(
         code="preemption_storm",
-        severity=80 if strength >= _HEAVY or not is_counted else 73,
+        severity=80 if strength >= _HEAVY else 73,
         symptom=f"{found.count} preemptions{each}{share}",
         cause=f"preemption storm: up to {running:.0f} requests are admitted at once and outgrow the KV cache while "
         "they decode; each loses its blocks and is prefilled again",
@@ -60,6 +63,18 @@ def preemption_storm(evidence: Evidence) -> Finding | None:
             Change(parameter="watermark", value=0.05, note="keeps blocks free at admission, where the engine has it"),
         ),
     )
+
+
+def _strength(evidence: Evidence, per_request: float | None) -> float:
+    """1 = a finding, 2 = the first one. A server's own count names the trouble at fewer than a run's records do, since
+    nothing there tells what was computed again."""
+    found = evidence.preemptions
+    if evidence.source == "run":
+        return max((found.recomputed_share or 0.0) / _STORM_RECOMPUTED, (per_request or 0.0) / _STORM_PER_REQUEST)
+    if per_request is not None:
+        return per_request / _COUNTED_PER_REQUEST
+    samples = max(1, len(evidence.timeline))
+    return max(1.0, found.count / (_COUNTED_PER_SAMPLE * samples), found.count / _COUNTED_MANY)
 
 
 def _seats_that_fit(evidence: Evidence) -> int:
@@ -82,7 +97,9 @@ def max_model_len_too_large(evidence: Evidence) -> Finding | None:
     needed = traffic.total_max
     is_unused = needed is None or window >= _LONG_FOR_USE * needed
     is_reserved = limits.reserves_max_len and needed is not None and window >= 2 * needed and _is_tight(evidence)
-    is_promised = is_unused and (fits < _FEW_FULL_REQUESTS or (fits < _SMALL_BATCH and _is_kv_bound(evidence)))
+    running = load.running_while_queueing(evidence.timeline) or 0.0
+    is_bound = fits < _FEW_WHEN_BOUND and running <= 2 * fits and _is_kv_bound(evidence)
+    is_promised = is_unused and (fits < _FEW_FULL_REQUESTS or is_bound)
     is_near = traffic.total_mean is not None and traffic.total_mean >= _NEAR_WINDOW * window
     is_filled = is_near and fits < _SMALL_BATCH and _is_kv_bound(evidence)
     if not (is_reserved or is_promised or is_filled):

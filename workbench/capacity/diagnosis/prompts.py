@@ -117,7 +117,7 @@ def _from_rates(evidence: Evidence) -> Finding | None:
     if len(line.prompt_rate) < 4 or len(line.output_rate) != len(line.prompt_rate):
         return None
     waits = line.waiting > 0
-    if not waits.any() or waits.all() or load.is_queueing(evidence):
+    if not waits.any() or waits.all():
         return None
     calm_prompt, calm_output = float(line.prompt_rate[~waits].mean()), float(line.output_rate[~waits].mean())
     surge, stalled = float(line.prompt_rate[waits].mean()), float(line.output_rate[waits].mean())

@@ -16,6 +16,7 @@ _LARGE_CAP = 128
 """At so many sequences a step, more rarely raise throughput."""
 _SMALL_BUDGET = 1024
 """Tokens a step under which a prefill leaves the GPU idle."""
+_NEARLY_FULL = 0.9
 _CROWDED = 0.5
 _BUSY = 0.9
 _HEADROOM = 0.8
@@ -145,12 +146,13 @@ def _limit(evidence: Evidence) -> Limit | None:
             if stop in _STOPS:
                 held = _STOPS[stop]
                 shares[held] = shares.get(held, 0.0) + share
-        return max(shares, key=lambda held: shares[held]) if shares else None
+        return max(shares.items(), key=lambda item: item[1])[0] if shares else None
     usage = load.kv_usage_while_queueing(evidence.timeline)
     cap, running = load.cap_of(evidence), load.running_while_queueing(evidence.timeline)
+    is_full = usage is not None and usage >= _NEARLY_FULL
     if cap is not None and running is not None and running >= 0.98 * cap:
-        return "cap"
-    return "kv" if usage is not None and usage >= 0.9 else "budget"
+        return "cap" if evidence.limits.max_num_seqs is not None or not is_full else "kv"
+    return "kv" if is_full else "budget"
 
 
 def parameters_by_share(evidence: Evidence) -> list[str]:
@@ -171,7 +173,7 @@ def _helps(evidence: Evidence, limit: Limit) -> bool:
         return admission is None or budget is None or budget <= _SMALL_BUDGET or is_crowded
     if limit == "cap":
         cap, usage = load.cap_of(evidence), load.kv_usage_while_queueing(evidence.timeline)
-        return cap is not None and cap < _LARGE_CAP and (usage is None or usage < 0.9)
+        return cap is not None and cap < _LARGE_CAP and (usage is None or usage < _NEARLY_FULL)
     return True
 
 

@@ -54,7 +54,13 @@ _ASKED = re.compile(r"max seq len \(([\d,]+)\)", re.IGNORECASE)
 _TOTAL_MEMORY = re.compile(
     r"total_gpu_memory(?:=|\s*\()\s*([\d.]+)\s*GiB|Free memory on device \S+ \([\d.]+/([\d.]+) GiB\)", re.IGNORECASE
 )
-_ACTIVATION = re.compile(r"activation peak memory takes\s*([\d.]+)\s*GiB|peak_activation=([\d.]+)\s*GiB", re.IGNORECASE)
+_ACTIVATION = re.compile(
+    r"activation peak memory takes\s*([\d.]+)\s*GiB|torch peak memory increase:\s*([\d.]+)\s*GiB", re.IGNORECASE
+)
+_REQUESTED = re.compile(r"Requested memory:\s*([\d.]+)\s*\(util\),\s*([\d.]+)\s*GiB", re.IGNORECASE)
+_ARGUMENTS = re.compile(r"non-default args|args: Namespace|vllm serve|Initializing a V\d LLM engine", re.IGNORECASE)
+_DEFAULT_CAP = 256
+"""Where the arguments are told and none of them is `max_num_seqs`: vLLM's smallest server default on GPUs."""
 _OPTIONS = {
     "max_num_seqs": int,
     "max_num_batched_tokens": int,
@@ -146,7 +152,7 @@ def _options(lines: Iterable[str]) -> dict[str, float]:
             continue
         for name, kind in _OPTIONS.items():
             spelled = name.replace("_", "[-_]")
-            match = re.search(rf"(?<![\w-])(?:--)?{spelled}['\"]?\s*[:=\s]\s*['\"]?(\d[\d.]*)", line)
+            match = re.search(rf"(?<![\w-])(?:--)?{spelled}['\"]?\s*[:=\s(]\s*['\"(]?(\d[\d.]*)", line)
             if match:
                 found[name] = kind(float(match[1].rstrip(".")))
     return found
@@ -169,7 +175,7 @@ def _limits(text: str, options: dict[str, float]) -> Limits:
     if tokens is not None:
         num_blocks = int(tokens[1].replace(",", "")) // size
     return Limits(
-        max_num_seqs=whole("max_num_seqs"),
+        max_num_seqs=whole("max_num_seqs") or (_DEFAULT_CAP if _ARGUMENTS.search(text) else None),
         is_cap_stated="max_num_seqs" in options,
         max_num_batched_tokens=whole("max_num_batched_tokens"),
         max_model_len=window,
@@ -226,6 +232,9 @@ def _memory(lines: list[str]) -> Memory:
             start = start or failed[0].strip()
         if error and out is None:
             out, ran_before = error[0].strip(), bool(served)
+        requested = _REQUESTED.search(line)
+        if requested is not None and float(requested[1]) > 0:
+            total = int(float(requested[2]) / float(requested[1]) * _GIB)
         for pattern in (_TOTAL_MEMORY, _ACTIVATION, _LONGEST):
             found = pattern.search(line)
             if found is None:
