@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from workbench.capacity.diagnosis import Evidence, Finding, apply_rules
+from workbench.capacity.diagnosis.evidence import Limits, Memory
 from workbench.capacity.diagnosis.metrics_dump import is_metrics_dump, read_metrics_dumps
 from workbench.capacity.diagnosis.vllm_log import is_vllm_log, read_vllm_log
 from workbench.scenario import ScenarioError
@@ -92,32 +93,54 @@ def _from(path: Path, evidence: Evidence) -> Diagnosis:
 def _study(directory: Path) -> Diagnosis:
     """The best trial and the default: what the best still has, and what it got rid of."""
     values = load_study(directory)
-    findings: list[Finding] = []
+    findings: dict[str, Finding] = {}
     notes: list[str] = []
-    seen: set[str] = set()
-    for name, where, number, params in _trials(values):
-        folder = directory / f"trial-{number:04d}"
+    for trial, where in _told_trials(values):
+        folder = directory / str(trial.get("run") or f"trial-{trial['number']:04d}")
         if not (folder / RUN_FILE).is_file():
-            notes.append(f"{name}: its run is not stored")
+            notes.append(f"trial {trial['number']}: its run is not stored")
             continue
         evidence = run_evidence(folder)
-        notes += [f"{name}: {note}" for note in evidence.notes]
+        notes += [f"trial {trial['number']}: {note}" for note in evidence.notes]
         for finding in apply_rules(evidence):
-            if finding.code not in seen:
-                seen.add(finding.code)
-                findings.append(replace(finding, where=where.format(params=params)))
-    findings.sort(key=lambda finding: -finding.severity)
-    if not seen and not findings and not any(_trials(values)):
-        notes.append("no trial of this study completed")
-    return Diagnosis(source="study", path=directory, findings=tuple(findings), notes=tuple(dict.fromkeys(notes)))
+            findings.setdefault(finding.code, replace(finding, where=where))
+    for finding in _broken_trials(values):
+        findings.setdefault(finding.code, finding)
+    if not values.get("best"):
+        notes.append("no trial of this study gave a result that counts")
+    found = tuple(sorted(findings.values(), key=lambda finding: -finding.severity))
+    return Diagnosis(source="study", path=directory, findings=found, notes=tuple(dict.fromkeys(notes)))
 
 
-def _trials(values: dict[str, Any]) -> Iterator[tuple[str, str, int, str]]:
-    """(name, where a finding of it is, number, the best's parameters), the best first."""
+def _told_trials(values: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """(trial, where a finding of it is): the best first, then the default."""
+    trials = {trial["number"]: trial for trial in values.get("trials") or ()}
     best, default = values.get("best"), values.get("default")
-    params = " ".join(f"{key}={value}" for key, value in ((best or {}).get("params") or {}).items())
-    if best is not None and best.get("number") is not None:
-        yield f"trial {best['number']}", f"trial {best['number']} (the best)", int(best["number"]), params
-    if default is not None and default.get("number") is not None and default != best:
-        cured = "the default parameters; the best trial ({params}) has it no more" if best else "the default parameters"
-        yield f"trial {default['number']}", cured, int(default["number"]), params
+    found = None if best is None else trials.get(best.get("number"))
+    if found is not None:
+        yield found, f"trial {found['number']}, the best"
+    base = next((trial for trial in trials.values() if default and trial.get("params") == default.get("params")), None)
+    if base is None or (found is not None and base["number"] == found["number"]):
+        return
+    params = "" if found is None else " ".join(f"{key}={value}" for key, value in found["params"].items())
+    cure = "" if found is None else f"; the best trial ({params}) has it no more"
+    yield base, f"trial {base['number']}, the default parameters{cure}"
+
+
+def _broken_trials(values: Mapping[str, Any]) -> Iterator[Finding]:
+    """Trials that ran out of memory left no run to look at, only their reason."""
+    broken = [
+        trial
+        for trial in values.get("trials") or ()
+        if trial.get("state") == "FAILED" and "memory" in str(trial.get("reason") or "").lower()
+    ]
+    if not broken:
+        return
+    first = broken[0]
+    limits = Limits(
+        gpu_memory_utilization=first["params"].get("gpu_memory_utilization"),
+        max_num_batched_tokens=first["params"].get("max_num_batched_tokens"),
+    )
+    memory = Memory(out_of_memory=str(first["reason"]), ran_before=True)
+    for finding in apply_rules(Evidence(source="study", limits=limits, memory=memory)):
+        yield replace(finding, severity=35, where=f"trial {first['number']} and {len(broken) - 1} more")

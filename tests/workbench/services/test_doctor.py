@@ -206,9 +206,14 @@ def test_study_tells_what_the_best_trial_got_rid_of(tmp_path: Path) -> None:
     small = scenario(max_num_seqs=8, rate=6)
     store_run(study / "trial-0000", run_scenario(small))
     store_run(study / "trial-0001", run_scenario(small, {"max_num_seqs": 128}))
-    save_study(study, {"default": {"number": 0}, "best": {"number": 1, "params": {"max_num_seqs": 128}}, "trials": []})
+    trials = [
+        {"number": number, "state": "COMPLETE", "params": {"max_num_seqs": seats}, "run": f"trial-{number:04d}"}
+        for number, seats in enumerate((8, 128))
+    ]
+    trials.append({"number": 2, "state": "FAILED", "params": {}, "run": None, "reason": "out of memory in step 7"})
+    save_study(study, {"default": {"params": {"max_num_seqs": 8}}, "best": {"number": 1}, "trials": trials})
     found = diagnose(study)
-    assert [finding.code for finding in found.findings] == ["sequence_cap_too_small"]
+    assert [finding.code for finding in found.findings] == ["sequence_cap_too_small", "out_of_memory"]
     assert "the best trial (max_num_seqs=128) has it no more" in found.findings[0].where
 
 

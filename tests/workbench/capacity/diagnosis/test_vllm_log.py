@@ -47,7 +47,8 @@ def v0(samples: list[Sample], cumulative: int) -> str:
     for number, (running, waiting, usage, _) in enumerate(samples):
         lines.append(
             f"INFO 05-22 02:2{number}:00 metrics.py:455] Avg prompt throughput: 90.0 tokens/s, "
-            f"Avg generation throughput: 450.0 tokens/s, Running: {running} reqs, Swapped: 0 reqs, Pending: {waiting} reqs, GPU KV cache usage: "
+            f"Avg generation throughput: 450.0 tokens/s, Running: {running} reqs, Swapped: 0 reqs, "
+            f"Pending: {waiting} reqs, GPU KV cache usage: "
             f"{usage}%, CPU KV cache usage: 0.0%."
         )
         lines.append(
@@ -71,8 +72,8 @@ PROFILE = (
 )
 NO_START = (
     "(EngineCore pid=9) ERROR 03-17 15:37:55 [core.py:708] ValueError: To serve at least one request with the "
-    "model's max seq len (131072), (16.00 GiB KV cache is needed, which is larger than the available KV cache memory (9.50 GiB). "
-    "Based on the available memory, the estimated maximum model length is 77824. Try increasing "
+    "model's max seq len (131072), (16.00 GiB KV cache is needed, which is larger than the available KV "
+    "cache memory (9.50 GiB). Based on the available memory, the estimated maximum model length is 77824. Try increasing "
     "`gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine.\n"
 )
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total of 79.10 GiB\n"
