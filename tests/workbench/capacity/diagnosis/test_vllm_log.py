@@ -71,9 +71,9 @@ PROFILE = (
     "activation peak memory takes 5.21GiB; the rest of the memory reserved for KV Cache is 54.80GiB.\n"
 )
 NO_START = (
-    "(EngineCore pid=9) ERROR 03-17 15:37:55 [core.py:708] ValueError: To serve at least one request with the "
-    "model's max seq len (131072), (16.00 GiB KV cache is needed, which is larger than the available KV "
-    "cache memory (9.50 GiB). Based on the available memory, the estimated maximum model length is 77824. Try increasing "
+    "(EngineCore pid=9) ERROR 03-17 15:37:55 [core.py:708] ValueError: To serve at least one request with the model's "
+    "max seq len (131072), (16.00 GiB KV cache is needed, which is larger than the available KV cache memory (9.50 "
+    "GiB). Based on the available memory, the estimated maximum model length is 77824. Try increasing "
     "`gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine.\n"
 )
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total of 79.10 GiB\n"
