@@ -23,7 +23,7 @@ from engine.memory_model import find_step_limit, plan_memory
 from engine.model_spec import ModelSpec, load_spec
 from engine.resolve import ResolvedConfig
 
-_CONTEXT_BYTES = 600 * MIB
+CONTEXT_BYTES = 600 * MIB
 """CUDA context, libraries and communication buffers of one rank."""
 _GRAPH_BYTES_PER_LAYER = 12 * MIB
 """Pool of captured graphs, per layer."""
@@ -108,8 +108,7 @@ def resolve_simulated(config: EngineConfig, device: SimulatedDevice, spec: Model
         gpu_memory_utilization=config.cache.gpu_memory_utilization,
         attention_backend="triton",
         num_blocks=config.cache.num_blocks,
-        overhead_bytes=_CONTEXT_BYTES
-        + (0 if config.device.enforce_eager else _GRAPH_BYTES_PER_LAYER * spec.num_layers),
+        overhead_bytes=CONTEXT_BYTES + graph_bytes(spec, enforce_eager=config.device.enforce_eager),
         weight_bytes=weight_bytes(spec, device.precision, tp),
         kv_element_bytes=device.precision.kv_bytes,
     )
@@ -216,6 +215,11 @@ def weight_bytes(spec: ModelSpec, precision: Precision, tensor_parallel_size: in
     """Of one rank: layers in their quantised type, embeddings and output projection in bfloat16."""
     layers = spec.num_layers * spec.num_layer_parameters * precision.weight_bytes
     return int((layers + spec.num_embedding_parameters * 2.0) / tensor_parallel_size)
+
+
+def graph_bytes(spec: ModelSpec, *, enforce_eager: bool) -> int:
+    """Pool of captured CUDA graphs; none in eager mode."""
+    return 0 if enforce_eager else _GRAPH_BYTES_PER_LAYER * spec.num_layers
 
 
 def device_memory_bytes(gpu: GpuSpec) -> int:

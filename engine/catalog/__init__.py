@@ -81,6 +81,12 @@ def find_catalog_model(name: str) -> ModelSpec | None:
     return None
 
 
+def quantization_in_name(model: str) -> str | None:
+    """Weight type that a model's name states: `Qwen2.5-7B-Instruct-AWQ` -> `int4`; None where it states none."""
+    words = " ".join(match.group(0) for match in _QUANTISATION.finditer(model.rpartition("/")[2])).lower()
+    return next((kind for kind, names in _WEIGHT_TYPES if any(name in words for name in names)), None)
+
+
 @cache
 def _gpus() -> Mapping[str, GpuSpec]:
     found = {}
@@ -143,6 +149,12 @@ _QUANTISATION = re.compile(
     r"quantized\.\w+)(?=$|[-_])",
     re.IGNORECASE,
 )
+_WEIGHT_TYPES = (
+    ("fp8", ("fp8",)),
+    ("int8", ("int8", "w8a8", "8bit")),
+    ("int4", ("awq", "gptq", "int4", "w4a16", "nvfp4", "fp4", "4bit", "bnb", "gguf")),
+)
+"""Weight type of the cost model and the memory model -> words of model names; the first that occurs counts."""
 _ROLES = re.compile(r"[-_](instruct|chat|base|it|hf|preview)(?=$|[-_])", re.IGNORECASE)
 
 

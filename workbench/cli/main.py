@@ -10,7 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from workbench.cli.budget import budget_command
+from workbench.cli.doctor import doctor_command
 from workbench.cli.evaluate import catalog_app, evaluate_app
+from workbench.cli.export import export_command
 from workbench.cli.failures import exit_code_of
 
 # The load generator shares the cores with the engine; spinning OpenMP threads would slow both by a factor of four.
@@ -25,6 +28,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 scenario_app = typer.Typer(help="Check, show and describe scenario files.", no_args_is_help=True)
+app.command("budget")(budget_command)
+app.command("doctor")(doctor_command)
+app.command("export")(export_command)
 app.add_typer(scenario_app, name="scenario")
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(catalog_app, name="catalog")

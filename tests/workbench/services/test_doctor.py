@@ -1,0 +1,229 @@
+"""Runs with a planted cause, simulated: the doctor names it first. Healthy ones: nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.scenario import Scenario, ScenarioError, load_scenario
+from workbench.services.doctor import Diagnosis, diagnose
+from workbench.services.evaluate import run_scenario, store_run
+from workbench.store.studies import save_study
+
+QWEN, LLAMA_13B = "Qwen/Qwen2.5-7B-Instruct", "meta-llama/Llama-2-13b-hf"
+CHAT = {
+    "name": "chat",
+    "input_tokens": {"kind": "lognormal", "median": 400, "sigma": 0.6, "max": 3000},
+    "output_tokens": {"kind": "lognormal", "median": 200, "sigma": 0.5, "max": 600},
+}
+SCENARIOS = Path("scenarios")
+
+
+def uniform(low: int, high: int) -> dict[str, Any]:
+    return {"kind": "uniform", "low": low, "high": high}
+
+
+def kind(prompt: Any, output: Any, name: str = "all", weight: float = 1.0, **more: Any) -> dict[str, Any]:
+    return {"name": name, "weight": weight, "input_tokens": prompt, "output_tokens": output, **more}
+
+
+SHORT, LONG = kind(uniform(50, 200), uniform(20, 60), "short", 97), kind(uniform(25000, 31000), 40, "long", 3)
+
+
+def scenario(
+    *classes: dict[str, Any],
+    rate: float = 4,
+    count: int = 150,
+    model: str = QWEN,
+    gpu: str = "a100-80g-sxm",
+    arrivals: dict[str, Any] | None = None,
+    max_concurrency: int | None = None,
+    ttft: str | None = "1s",
+    **engine: Any,
+) -> Scenario:
+    return Scenario.model_validate(
+        {
+            "name": "planted",
+            "seed": 1,
+            "model": model,
+            "engine": {"max_model_len": 4096, **engine},
+            "target": {"kind": "simulated", "gpu": gpu},
+            "workload": {
+                "num_requests": count,
+                "arrivals": arrivals or {"kind": "poisson", "rate": rate},
+                "max_concurrency": max_concurrency,
+                "classes": list(classes) or [CHAT],
+            },
+            "slo": None if ttft is None else {"ttft_p95": ttft},
+        }
+    )
+
+
+def doctor(planted: Scenario, directory: Path) -> Diagnosis:
+    return diagnose(store_run(directory / "run", run_scenario(planted)))
+
+
+PLANTED: dict[str, tuple[str, Scenario]] = {
+    "small cache": ("kv_cache_full", scenario(num_blocks=400, rate=8)),
+    "small cache, no SLO": ("kv_cache_full", scenario(num_blocks=400, rate=8, ttft=None)),
+    "13B on a small card": ("kv_cache_full", scenario(model=LLAMA_13B, gpu="a100-40g", rate=3, count=200)),
+    "small budget": (
+        "token_budget_too_small",
+        scenario(kind(uniform(1500, 3000), uniform(50, 150)), max_num_batched_tokens=64, max_num_seqs=64),
+    ),
+    "small budget, many decodes": (
+        "token_budget_too_small",
+        scenario(kind(200, uniform(100, 300)), rate=20, count=400, max_num_batched_tokens=64, max_num_seqs=64),
+    ),
+    "few seats": ("sequence_cap_too_small", scenario(max_num_seqs=8, rate=6)),
+    "long answers hold the seats": (
+        "sequence_cap_too_small",
+        scenario(
+            kind(100, uniform(10, 30)), kind(400, 2000, "long", 0.2), rate=3.5, max_num_seqs=8, max_model_len=8192
+        ),
+    ),
+    "cap far away": ("cap_never_reached", scenario(max_num_seqs=1024, max_num_batched_tokens=8192, rate=2)),
+    "cap out of reach": (
+        "cap_never_reached",
+        scenario(kind(1000, 500), model=LLAMA_13B, rate=1.3, count=100, max_num_seqs=256),
+    ),
+    "answers outgrow the cache": (
+        "preemption_storm",
+        scenario(kind(uniform(50, 150), uniform(1500, 2500)), model=LLAMA_13B, rate=3, count=100),
+    ),
+    "many long answers": (
+        "preemption_storm",
+        scenario(kind(uniform(50, 150), uniform(800, 1500)), num_blocks=2000, max_num_seqs=256),
+    ),
+    "varying header": (
+        "prefix_cache_misses",
+        scenario(kind(120, 60, shared_prefix={"tokens": 1500, "position": "behind_header", "header_tokens": 16})),
+    ),
+    "question before document": (
+        "prefix_cache_misses",
+        scenario(kind(1, 100, shared_prefix={"tokens": 2000, "position": "behind_header", "header_tokens": 75})),
+    ),
+    "a few huge prompts": ("head_of_line_blocking", scenario(SHORT, LONG, count=300, max_model_len=32768)),
+    "990 short, 100 medium": (
+        "head_of_line_blocking",
+        scenario(
+            kind(50, 50, "short", 99),
+            kind(10240, 50, "medium", 10),
+            model="Qwen/Qwen3-8B",
+            gpu="h100",
+            rate=20,
+            count=500,
+            ttft="300ms",
+            max_model_len=16384,
+            max_num_batched_tokens=22000,
+        ),
+    ),
+    "reserved window": ("max_model_len_too_large", scenario(model=LLAMA_13B, kv_policy="contiguous", rate=3)),
+    "window the size of the cache": (
+        "max_model_len_too_large",
+        scenario(num_blocks=2500, rate=1, max_model_len=32768),
+    ),
+    "utilisation 0.99": ("memory_headroom", scenario(gpu_memory_utilization=0.99, rate=2)),
+    "huge steps at 0.96": (
+        "memory_headroom",
+        scenario(gpu_memory_utilization=0.96, max_num_batched_tokens=32768, max_model_len=32768, rate=2),
+    ),
+    "three times the load": ("saturation", scenario(rate=60, count=800)),
+    "13B over its rate": ("saturation", scenario(model=LLAMA_13B, rate=12, count=300)),
+    "prefills fill the device": (
+        "saturation",
+        scenario(
+            kind(uniform(2500, 3500), uniform(100, 200)),
+            model=LLAMA_13B,
+            arrivals={"kind": "closed_loop", "concurrency": 10, "think_time": "1s"},
+            count=60,
+        ),
+    ),
+    "client cap": ("client_bottleneck", scenario(max_concurrency=2, rate=5)),
+}
+
+
+@pytest.mark.parametrize("name", list(PLANTED))
+def test_doctor_names_the_planted_cause_first(name: str, tmp_path: Path) -> None:
+    code, planted = PLANTED[name]
+    findings = doctor(planted, tmp_path).findings
+    assert [finding.code for finding in findings][:1] == [code], [(f.code, f.symptom) for f in findings]
+    assert findings[0].changes
+    assert any(isinstance(value, (int, float)) for value in findings[0].evidence.values())
+
+
+HEALTHY: dict[str, Scenario] = {
+    "light chat": scenario(),
+    "light chat on a larger model": scenario(model=LLAMA_13B, gpu="h100", rate=2, max_num_seqs=64),
+    "closed loop": scenario(arrivals={"kind": "closed_loop", "concurrency": 16}, gpu="l40s"),
+    "shared prefix in front": scenario(kind(120, 60, shared_prefix={"tokens": 1500})),
+    "batch": scenario(kind(500, 100), arrivals={"kind": "all_at_once"}, ttft=None),
+    "one request": scenario(count=1),
+}
+
+
+@pytest.mark.parametrize("name", list(HEALTHY))
+def test_doctor_finds_nothing_in_a_healthy_run(name: str, tmp_path: Path) -> None:
+    assert [finding.code for finding in doctor(HEALTHY[name], tmp_path).findings] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["agentic", "burst", "chat-system-prompt", "long-document", "medium", "multi-turn", "offline-batch",
+     "rag-document-front", "short-qa"],
+)  # fmt: skip
+def test_doctor_finds_nothing_in_the_gallerys_healthy_scenarios(name: str, tmp_path: Path) -> None:
+    found = doctor(load_scenario(SCENARIOS / f"{name}.yaml", []), tmp_path)
+    assert [finding.code for finding in found.findings] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("pitfall-long-starves-short", "sequence_cap_too_small"),
+        ("pitfall-max-model-len", "max_model_len_too_large"),
+        ("pitfall-varying-header", "prefix_cache_misses"),
+        ("rag-document-behind", "prefix_cache_misses"),
+        ("ramp-to-saturation", "saturation"),
+    ],
+)
+def test_doctor_names_the_pitfall_of_a_gallery_scenario(name: str, code: str, tmp_path: Path) -> None:
+    assert doctor(load_scenario(SCENARIOS / f"{name}.yaml", []), tmp_path).findings[0].code == code
+
+
+def test_varying_header_shows_the_first_differing_token(tmp_path: Path) -> None:
+    finding = doctor(load_scenario(SCENARIOS / "pitfall-varying-header.yaml", []), tmp_path).findings[0]
+    assert (finding.evidence["first_differing_token"], finding.evidence["common_from"]) == (0, 16)
+    assert finding.evidence["common_tokens"] == 1500
+    assert len(set(finding.evidence["token_ids"])) == 2
+
+
+def test_study_tells_what_the_best_trial_got_rid_of(tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    study.mkdir()
+    small = scenario(max_num_seqs=8, rate=6)
+    store_run(study / "trial-0000", run_scenario(small))
+    store_run(study / "trial-0001", run_scenario(small, {"max_num_seqs": 128}))
+    trials = [
+        {"number": number, "state": "COMPLETE", "params": {"max_num_seqs": seats}, "run": f"trial-{number:04d}"}
+        for number, seats in enumerate((8, 128))
+    ]
+    trials.append({"number": 2, "state": "FAILED", "params": {}, "run": None, "reason": "out of memory in step 7"})
+    save_study(study, {"default": {"params": {"max_num_seqs": 8}}, "best": {"number": 1}, "trials": trials})
+    found = diagnose(study)
+    assert [finding.code for finding in found.findings] == ["sequence_cap_too_small", "out_of_memory"]
+    assert "the best trial (max_num_seqs=128) has it no more" in found.findings[0].where
+
+
+def test_doctor_of_something_else_says_what_it_reads(tmp_path: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("nothing of the kind\n", encoding="utf-8")
+    with pytest.raises(ScenarioError, match="no run, no study, no vLLM log and no metrics dump"):
+        diagnose(other)
+    with pytest.raises(ScenarioError, match="does not exist"):
+        diagnose(tmp_path / "missing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ScenarioError, match="folder without"):
+        diagnose(tmp_path / "empty")

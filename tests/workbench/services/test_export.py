@@ -1,0 +1,265 @@
+"""Exported files: valid by the schemas that others publish, and faithful to study and plan."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from jsonschema import Draft7Validator
+from ruamel.yaml import YAML
+
+from engine.errors import ConfigError
+from workbench.report.export import FORMATS
+from workbench.report.export.nginx import at_least
+from workbench.report.export.vllm_options import list_versions
+from workbench.scenario import Scenario, ScenarioError, scenario_to_dict
+from workbench.services.evaluate import run_scenario, store_run
+from workbench.services.export import export
+from workbench.store.studies import save_study
+
+SHELLCHECK = Path(sys.executable).with_name("shellcheck")
+PLAN: dict[str, Any] = {
+    "name": "Chat on A100s",
+    "provenance": {"commit": "abc123", "has_local_changes": False},
+    "instance": {"sustainable_rate_per_s": {"value": 6.1, "low": 5.5, "high": 6.6, "source": "calibrated"}},
+    "replicas": {"minimum": 3, "with_headroom": 4, "n_minus_1": 4},
+    "deployment": {
+        "model": "Qwen/Qwen2.5-7B-Instruct",
+        "gpu": "a100-80g-sxm",
+        "tensor_parallel_size": 2,
+        "kv_cache_dtype": "fp8",
+        "engine": {"max_num_seqs": 96, "max_model_len": 32768},
+        "options": {"served-model-name": "it's chat"},
+        "max_replicas": 6,
+        "routing": {"kind": "prefix_hash"},
+        "pools": [
+            {"name": "short", "max_prompt_tokens": 4000, "replicas": 2, "engine": {"max_num_seqs": 128}},
+            {"name": "long"},
+        ],
+        "rate_limit": {"requests_per_s": 12.5, "burst": 24, "per_client": True, "queue_limit": 40},
+    },
+}
+PLAIN = {"deployment": {"model": "meta-llama/Llama-3.1-8B-Instruct", "engine": {"max_num_seqs": 64}, "replicas": 3}}
+ONE = {"deployment": {"model": "Qwen/Qwen3-8B", "engine": {"enable_prefix_caching": False}}}
+
+
+def write_plan(directory: Path, plan: dict[str, Any]) -> Path:
+    path = directory / "plan.yaml"
+    path.write_text(json.dumps(plan), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("studies") / "chat-1234"
+    directory.mkdir()
+    scenario = Scenario.model_validate(
+        {
+            "name": "chat",
+            "seed": 1,
+            "model": "Qwen2.5-7B-Instruct",
+            "engine": {"max_model_len": 4096},
+            "target": {"kind": "simulated", "gpu": "a100-80g-sxm"},
+            "workload": {
+                "num_requests": 40,
+                "arrivals": {"kind": "poisson", "rate": 4},
+                "classes": [{"name": "c", "input_tokens": 100, "output_tokens": 20}],
+            },
+            "slo": {"ttft_p95": "1s"},
+        }
+    )
+    params = {"max_num_seqs": 48, "max_num_batched_tokens": 4096}
+    result = run_scenario(scenario, params)
+    store_run(directory / "trial-0003", result)
+    metrics = result.summary.overall.to_dict()
+    save_study(
+        directory,
+        {
+            "study": "chat-1234",
+            "scenario": "chat",
+            "seed": 1,
+            "objective": "goodput_rps",
+            "default": {"params": {"max_num_seqs": 256}, "metrics": metrics},
+            "best": {"number": 3, "params": params, "metrics": metrics},
+            "conclusion": "Gain over the default: +12.0% (95% interval +8.0% to +15.0%) in goodput_rps.",
+            "slo": {"ttft_p95": 1.0},
+            "trials": [{"number": 3, "state": "COMPLETE", "params": params, "run": "trial-0003"}],
+            "scenario_resolved": scenario_to_dict(scenario),
+        },
+    )
+    return directory
+
+
+@pytest.fixture(params=["pools", "plain", "one", "study"])
+def source(request: pytest.FixtureRequest, tmp_path: Path, study: Path) -> Path:
+    plans = {"pools": PLAN, "plain": PLAIN, "one": ONE}
+    return study if request.param == "study" else write_plan(tmp_path, plans[request.param])
+
+
+def documents(text: str) -> list[Any]:
+    return list(YAML(typ="safe").load_all(text))
+
+
+def test_start_script_passes_shellcheck(source: Path, tmp_path: Path) -> None:
+    script = tmp_path / "start.sh"
+    script.write_text(export(source, "vllm-args").text, encoding="utf-8")
+    done = subprocess.run([str(SHELLCHECK), str(script)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_kubernetes_manifests_pass_the_published_schemas(source: Path) -> None:
+    kinds = []
+    for document in documents(export(source, "k8s").text):
+        kubernetes_validate.validate(document, "1.31", strict=True)
+        kinds.append(document["kind"])
+    assert {"Deployment", "Service", "HorizontalPodAutoscaler"} <= set(kinds)
+
+
+def test_compose_file_passes_the_compose_specification(source: Path) -> None:
+    schemas = resources.files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
+    (document,) = documents(export(source, "compose").text)
+    Draft7Validator(json.loads(schemas.read_text(encoding="utf-8"))).validate(document)
+    for service in document["services"].values():
+        assert "healthcheck" in service or "nginx" in service["image"]
+
+
+def test_vllm_yaml_holds_names_of_the_version(source: Path) -> None:
+    (document,) = documents(export(source, "vllm-yaml").text)
+    assert document["model"].startswith(("Qwen/", "meta-llama/"))
+    assert all("_" not in name for name in document)
+
+
+def test_environment_file_has_one_assignment_a_line(source: Path) -> None:
+    lines = [line for line in export(source, "env").text.splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Z][A-Z0-9_]*=.*", line) for line in lines)
+    assert any(line.startswith("VLLM_ARGS=--") for line in lines)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_study_export_tells_where_it_comes_from(format_name: str, study: Path) -> None:
+    text = export(study, format_name).text
+    head = [line for line in text.splitlines() if line.startswith("# ")]
+    for expected in ("study: chat-1234", "trial: 3 of 1", "git commit:", "evidence: Gain over the default: +12.0%"):
+        assert any(expected in line for line in head), expected
+    assert "48" in text
+    assert "4096" in text
+    assert "num_requests_waiting" in text
+    assert "/health" in text
+
+
+def test_study_export_pins_what_the_run_resolved(study: Path) -> None:
+    (document,) = documents(export(study, "vllm-yaml").text)
+    assert document == {
+        "model": "Qwen/Qwen2.5-7B-Instruct",
+        "port": 8000,
+        "max-model-len": 4096,
+        "max-num-seqs": 48,
+        "max-num-batched-tokens": 4096,
+        "gpu-memory-utilization": 0.92,
+        "enable-prefix-caching": True,
+        "enable-chunked-prefill": True,
+    }
+
+
+def test_plan_with_pools_routes_by_size_and_prefix_and_refuses_beyond_the_limits(tmp_path: Path) -> None:
+    manifests = documents(export(write_plan(tmp_path, PLAN), "k8s").text)
+    config = next(item["data"]["nginx.conf"] for item in manifests if "nginx.conf" in item.get("data", {}))
+    assert "limit_req_zone $binary_remote_addr zone=rate:10m rate=750r/m;" in config
+    assert "limit_conn in_flight 472;" in config  # 2 x (128 + 40) + 1 x (96 + 40)
+    assert "limit_conn_status 429;" in config
+    assert config.count("hash $prefix_key consistent;") == 2
+    assert config.count("{") - config.count("[0-9]{") == config.count("}") - config.count("[0-9]{")
+    scales = [item["spec"] for item in manifests if item["kind"] == "HorizontalPodAutoscaler"]
+    assert [(scale["minReplicas"], scale["maxReplicas"]) for scale in scales] == [(2, 6), (1, 6)]
+
+
+def test_pool_chooses_the_server_that_a_script_starts(tmp_path: Path) -> None:
+    path = write_plan(tmp_path, PLAN)
+    assert "--max-num-seqs 128" in export(path, "vllm-args", pool="short").text
+    assert "--max-num-seqs 96" in export(path, "vllm-args", pool="long").text
+    with pytest.raises(ConfigError, match="one of short, long"):
+        export(path, "vllm-args", pool="huge")
+
+
+@pytest.mark.parametrize("number", [1, 9, 10, 400, 999, 16001, 19999])
+def test_pattern_for_at_least_a_number_takes_those_and_no_others(number: int) -> None:
+    pattern = re.compile(at_least(number))
+    near = [*range(max(0, number - 120), number + 120), 10 * number, 10**9]
+    assert [value for value in near if pattern.search(str(value))] == [value for value in near if value >= number]
+
+
+@pytest.mark.parametrize(
+    ("options", "version", "message"),
+    [
+        ({"max-num-seq": 3}, None, "has no option --max-num-seq; the nearest is --max-num-seqs"),
+        ({"watermark": 0.1}, "0.9.2", "vLLM 0.32.0 has it"),
+        ({"swap-space": 4}, "0.32.0", "vLLM 0.9.2, 0.11.2 has it"),
+        ({}, "9.9", "no stored options. Known: 0.9.2, 0.11.2, 0.32.0"),
+    ],
+)
+def test_option_that_the_version_lacks_is_refused(
+    options: dict[str, Any], version: str | None, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        export(write_plan(tmp_path, ONE), "vllm-args", vllm_version=version, options=options)
+
+
+def test_engine_parameter_that_the_version_lacks_is_refused(tmp_path: Path) -> None:
+    plan = {"deployment": {"model": "m", "engine": {"max_num_partial_prefills": 2}}}
+    path = write_plan(tmp_path, plan)
+    assert "--max-num-partial-prefills 2" in export(path, "vllm-args", vllm_version="0.9.2").text
+    with pytest.raises(ConfigError, match="max-num-partial-prefills"):
+        export(path, "vllm-args", vllm_version="0.32.0")
+
+
+def test_parameter_of_this_projects_engine_is_left_out_and_said(tmp_path: Path) -> None:
+    plan = {"deployment": {"model": "tiny", "engine": {"threads": 2, "device_memory": "38MiB", "block_size": 8}}}
+    exported = export(write_plan(tmp_path, plan), "vllm-yaml")
+    (document,) = documents(exported.text)
+    assert document == {"model": "tiny", "port": 8000}
+    assert len(exported.warnings) == 4
+    assert "# warning: threads 2" in exported.text
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"deployment": {"model": "m", "replica": 2}}, "deployment.replica"),
+        ({"deployment": {"model": "m", "replicas": 0}}, "deployment.replicas"),
+        ({"deployment": {"model": "m", "pools": [{"name": "a", "max_prompt_tokens": 9}]}}, "exactly one"),
+        ({"deployment": {"model": "m", "replicas": 3, "max_replicas": 2}}, "at least replicas"),
+        ({"deployment": {"model": "m", "engine": {"max_num_sequences": 3}}}, "not an engine parameter"),
+        ({"deployment": [1]}, "deployment"),
+    ],
+)
+def test_plan_that_is_wrong_is_refused_by_key(value: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        export(write_plan(tmp_path, value), "k8s")
+
+
+def test_what_is_no_study_and_no_plan_is_refused(tmp_path: Path, study: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("a: 1\n", encoding="utf-8")
+    with pytest.raises(ScenarioError, match="no section 'deployment'"):
+        export(other, "env")
+    with pytest.raises(ScenarioError, match="neither a study nor a plan"):
+        export(tmp_path / "missing", "env")
+    with pytest.raises(ConfigError, match="must be one of vllm-args"):
+        export(study, "helm")
+    lost = tmp_path / "lost"
+    shutil.copytree(study, lost)
+    save_study(lost, {"best": None, "conclusion": "No configuration gave a result.", "trials": []})
+    with pytest.raises(ScenarioError, match="no winner to export"):
+        export(lost, "env")
+
+
+def test_several_named_versions_are_stored() -> None:
+    assert len(list_versions()) >= 3

@@ -1,0 +1,73 @@
+"""Rules about parameters that are the wrong size without a queue: a cap nobody reaches, steps that are too long."""
+
+from __future__ import annotations
+
+from workbench.capacity.diagnosis import load
+from workbench.capacity.diagnosis.evidence import Evidence
+from workbench.capacity.diagnosis.finding import Change, Finding
+from workbench.capacity.diagnosis.registry import rule
+
+_FAR_FROM_CAP = 8.0
+_UNREACHABLE = 2.0
+_LARGE_CAP = 200
+"""Smaller caps are room, not a mistake."""
+_MIXED_SHARE = 0.3
+
+
+@rule
+def cap_never_reached(evidence: Evidence) -> Finding | None:
+    """`max_num_seqs` was set to what is never reached: it changes nothing, or cannot be reached at all."""
+    limits, peak = evidence.limits, load.peak_running(evidence.timeline)
+    cap, usage = limits.max_num_seqs, load.peak_kv_usage(evidence.timeline)
+    if cap is None or not limits.is_cap_stated or peak <= 0:
+        return None
+    reach = None if not usage or usage < 0.5 else peak / usage
+    is_far = cap >= _LARGE_CAP and cap >= _FAR_FROM_CAP * peak
+    is_unreachable = reach is not None and cap >= _UNREACHABLE * reach
+    is_planned = evidence.traffic.is_batch and evidence.traffic.meets_slo is True
+    if not (is_far or is_unreachable) or is_planned:
+        return None
+    if is_unreachable and reach is not None:
+        cause = f"the KV cache is full at about {reach:.0f} requests of this length: a cap of {cap} cannot be reached"
+        value = max(1, int(reach))
+    else:
+        cause = f"at most {peak:.0f} requests ever run at once: arrivals, not max_num_seqs {cap}, set the batch"
+        value = int(2 * peak)
+    return Finding(
+        code="cap_never_reached",
+        severity=30,
+        symptom=f"max_num_seqs {cap} is never reached (peak {peak:.0f}, {peak / cap:.0%} of it)",
+        cause=f"cap never reached: {cause}; raising it changes nothing, and it reserves memory for logits and graphs",
+        evidence={"max_num_seqs": cap, "peak_running": peak, "peak_kv_usage": usage},
+        changes=(Change(parameter="max_num_seqs", value=value, note="twice the peak is room enough"),),
+    )
+
+
+@rule
+def steps_too_long(evidence: Evidence) -> Finding | None:
+    """Nothing waits, yet output tokens come too slowly: the batch or the prefills in it are too large."""
+    traffic = evidence.traffic
+    if not traffic.misses_tpot or traffic.is_batch or load.is_queueing(evidence):
+        return None
+    mixed, peak = traffic.longest_prefill_step_share, load.peak_running(evidence.timeline)
+    budget, cap = evidence.limits.max_num_batched_tokens, evidence.limits.max_num_seqs
+    if mixed is not None and mixed >= _MIXED_SHARE:
+        cause = f"{mixed:.0%} of the decodes' time passes in steps that also prefill up to {budget} tokens"
+        changes = (
+            Change(parameter="max_num_batched_tokens", value=None if budget is None else max(256, budget // 2)),
+            Change(parameter="replicas", value=2, note="or prefill elsewhere"),
+        )
+    else:
+        cause = f"up to {peak:.0f} sequences decode in one step, under a max_num_seqs of {cap}"
+        changes = (
+            Change(parameter="max_num_seqs", value=max(1, int(0.7 * peak)), note="shorter steps, some waiting"),
+            Change(parameter="replicas", value=2),
+        )
+    return Finding(
+        code="steps_too_long",
+        severity=45,
+        symptom=f"{', '.join(traffic.missed)}, and nothing waits",
+        cause=f"steps are too long: {cause}",
+        evidence={"tpot_p95_s": traffic.tpot_p95_s, "mixed_step_share": mixed, "peak_running": peak},
+        changes=changes,
+    )

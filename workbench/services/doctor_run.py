@@ -1,0 +1,199 @@
+"""Evidence of a stored run: its records, its prompts made again, and replays with one parameter changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from engine.errors import EngineError
+from workbench.capacity.diagnosis import load
+from workbench.capacity.diagnosis.evidence import Evidence, Memory, PrefixFacts, Sharing, Trial
+from workbench.capacity.diagnosis.queueing import parameters_by_share
+from workbench.capacity.diagnosis.run_evidence import (
+    admission_of,
+    blocking_of,
+    completion_rate,
+    limits_of_run,
+    preemptions_of,
+    timeline_of,
+    traffic_of,
+)
+from workbench.capacity.diagnosis.sharing import find_sharing
+from workbench.loadgen.errors import RunFailed
+from workbench.metrics.attainment import SloPolicy
+from workbench.metrics.definitions import ttft_s
+from workbench.metrics.records import RequestTable, RunRecord
+from workbench.metrics.summary import summarize
+from workbench.scenario import Scenario, ScenarioError
+from workbench.services.describe import limits_of
+from workbench.services.evaluate import deadline_of
+from workbench.services.targets import build_target
+from workbench.store.runs import StoredRun, load_run
+from workbench.workload import generate_workload
+from workbench.workload.records import Workload
+
+_MOST_PROMPTS = 48
+_MOST_STEPS = 40_000
+"""Longer simulations are not replayed: each replay takes as long again."""
+
+
+def run_evidence(directory: Path) -> Evidence:
+    """Raises `StoreError` for a run that cannot be read."""
+    run = load_run(directory)
+    notes: list[str] = []
+    scenario = _scenario(run, notes)
+    record, engine = run.record, run.record.engine
+    stated = {**(run.info.scenario.get("engine") or {}), **run.info.params}
+    cap = (run.info.scenario.get("workload") or {}).get("max_concurrency")
+    policy = None if scenario is None else SloPolicy.from_scenario(scenario)
+    workload = None if scenario is None else _workload(scenario, run, notes)
+    evidence = Evidence(
+        source="run",
+        timeline=timeline_of(record),
+        limits=limits_of_run(engine, stated),
+        traffic=traffic_of(record, summarize(record, policy), cap),
+        admission=admission_of(record.steps),
+        preemptions=preemptions_of(record),
+        prefix=_prefix(record, workload),
+        memory=_memory(run, scenario),
+        blocking=blocking_of(record.requests),
+        notes=tuple(notes),
+    )
+    if scenario is None or workload is None or not _is_worth_replaying(evidence, scenario, record):
+        return evidence
+    return replace(evidence, trials=tuple(_replays(scenario, run, workload, evidence)))
+
+
+def _scenario(run: StoredRun, notes: list[str]) -> Scenario | None:
+    try:
+        return Scenario.model_validate(dict(run.info.scenario))
+    except ValidationError as error:
+        notes.append(f"the stored scenario cannot be read any more ({error.error_count()} problems): prompts unknown")
+        return None
+
+
+def _workload(scenario: Scenario, run: StoredRun, notes: list[str]) -> Workload | None:
+    """The run's requests, made again from its seed."""
+    if scenario.target.kind == "endpoint":
+        return None  # its prompts had a seed of their own
+    try:
+        workload = generate_workload(scenario, limits_of(scenario), seed=run.info.seed)
+    except (ScenarioError, EngineError, OSError) as error:
+        notes.append(f"the run's prompts cannot be made again ({str(error).splitlines()[0]})")
+        return None
+    if workload.fingerprint != run.info.workload_fingerprint:
+        notes.append("the run's prompts cannot be made again: this version makes others from the same scenario")
+        return None
+    return workload
+
+
+def _prefix(record: RunRecord, workload: Workload | None) -> PrefixFacts:
+    queried = record.prefix_queried_tokens
+    rate = record.prefix_hit_tokens / queried if queried else None
+    if rate is None or workload is None or rate >= 0.05:
+        return PrefixFacts(hit_rate=rate)
+    return PrefixFacts(hit_rate=rate, are_prompts_known=True, sharing=_sharing(workload, record))
+
+
+def _sharing(workload: Workload, record: RunRecord) -> Sharing | None:
+    """Over a sample spread evenly over the run."""
+    rows = np.unique(np.linspace(0, len(workload) - 1, min(_MOST_PROMPTS, len(workload))).astype(int))
+    prompts = [np.asarray(workload.prompt_token_ids(int(row))) for row in rows]
+    return find_sharing(prompts, [str(row) for row in rows])
+
+
+def _memory(run: StoredRun, scenario: Scenario | None) -> Memory:
+    failure = run.info.failure or next(iter(run.record.requests.errors.values()), None)
+    broke = failure if failure is not None and "out of memory" in failure.lower() else None
+    if scenario is None or scenario.target.kind != "simulated":
+        return Memory(out_of_memory=broke, ran_before=broke is not None)
+    plan = _kv_plan(run.record.engine, scenario)
+    return Memory(
+        device_bytes=None if plan is None else plan.device_bytes,
+        activation_bytes=None if plan is None else plan.activation.peak_bytes,
+        out_of_memory=broke,
+        ran_before=broke is not None,
+    )
+
+
+def _kv_plan(engine: Mapping[str, Any], scenario: Scenario) -> Any:
+    from engine.simulation import SimulatedDevice, find_simulated_spec
+    from workbench.capacity.kv_plan import Deployment, plan_kv
+    from workbench.scenario.target import SimulatedTarget
+
+    target = scenario.target
+    if not isinstance(target, SimulatedTarget):
+        return None
+    device = SimulatedDevice.of(
+        target.gpu,
+        tensor_parallel_size=target.tensor_parallel_size,
+        quantization=target.quantization,
+        kv_cache_dtype=target.kv_cache_dtype,
+    )
+    names = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "block_size")
+    values = {name: engine[name] for name in names if engine.get(name) is not None}
+    deployment = Deployment(spec=find_simulated_spec(scenario.model), device=device, engine=values)
+    return plan_kv(deployment, max_model_len=int(engine.get("max_model_len") or deployment.spec.max_position))
+
+
+def _is_worth_replaying(evidence: Evidence, scenario: Scenario, record: RunRecord) -> bool:
+    if scenario.target.kind != "simulated" or len(record.steps) > _MOST_STEPS:
+        return False
+    traffic = evidence.traffic
+    is_blocked = evidence.blocking is not None and traffic.meets_slo is not True
+    is_slow = traffic.misses_ttft and not traffic.is_client_capped
+    return load.is_queueing(evidence) or is_slow or is_blocked
+
+
+def _replays(scenario: Scenario, run: StoredRun, workload: Workload, evidence: Evidence) -> Iterator[Trial]:
+    limits = evidence.limits
+    budget, cap, blocks = limits.max_num_batched_tokens, limits.max_num_seqs, limits.num_blocks
+    if budget is None or cap is None or blocks is None:
+        return
+    known = {
+        "max_num_batched_tokens": (budget, max(4 * budget, 2048)),
+        "max_num_seqs": (cap, 4 * cap),
+        "num_blocks": (blocks, 2 * blocks),
+        "long_prefill_token_threshold": (0, max(64, min(budget // 4, 1024))),
+    }
+    names = [] if evidence.blocking is None else ["long_prefill_token_threshold"]
+    for name in [*names, *parameters_by_share(evidence)]:
+        before, value = known[name]
+        params = {**run.info.params, name: value}
+        if name == "max_num_seqs":
+            params["max_num_batched_tokens"] = max(budget, value)
+        try:
+            target = build_target(scenario, params)
+            record = target.run(workload, deadline_s=deadline_of(workload))
+        except (EngineError, ScenarioError, RunFailed):
+            continue
+        trial = Trial(
+            parameter=name,
+            before=before,
+            value=value,
+            ttft_p95_s=(_ttft_p95(run.record.requests), _ttft_p95(record.requests)),
+            short_ttft_p95_s=(_short_ttft_p95(run.record.requests), _short_ttft_p95(record.requests)),
+            completion_rate=(completion_rate(run.record), completion_rate(record)),
+        )
+        yield trial
+        if trial.helps and name not in names:
+            return  # the cause is found
+
+
+def _ttft_p95(table: RequestTable) -> float | None:
+    """Over all issued: one without a first token counts as the longest."""
+    values = ttft_s(table)
+    if not np.isfinite(values).any():
+        return None
+    return float(np.percentile(np.where(np.isfinite(values), values, np.nanmax(values)), 95))
+
+
+def _short_ttft_p95(table: RequestTable) -> float | None:
+    values, lengths = ttft_s(table), table.num_prompt_tokens
+    rows = np.isfinite(values) & (lengths <= np.median(lengths))
+    return float(np.percentile(values[rows], 95)) if rows.any() else None
