@@ -127,7 +127,7 @@ def _kv_plan(engine: Mapping[str, Any], scenario: Scenario) -> Any:
     from workbench.scenario.target import SimulatedTarget
 
     target = scenario.target
-    if not isinstance(target, SimulatedTarget):
+    if not isinstance(target, SimulatedTarget) or target.gpu is None:
         return None
     device = SimulatedDevice.of(
         target.gpu,
