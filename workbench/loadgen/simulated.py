@@ -15,7 +15,7 @@ from engine.stats import StepStats
 from workbench.loadgen.driver import drive
 from workbench.loadgen.embedded import engine_facts, with_scheduler_facts
 from workbench.loadgen.target import ProgressCallback
-from workbench.metrics.records import RunRecord
+from workbench.metrics.records import RunRecord, StopRule
 from workbench.workload.records import ModelLimits, Workload
 
 
@@ -71,7 +71,12 @@ class SimulatedTarget:
         return ModelLimits(max_model_len=self.resolved.max_model_len, vocab_size=self.resolved.spec.vocab_size)
 
     def run(
-        self, workload: Workload, *, deadline_s: float | None = None, on_progress: ProgressCallback | None = None
+        self,
+        workload: Workload,
+        *,
+        deadline_s: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        stop: StopRule | None = None,
     ) -> RunRecord:
         simulation = build_simulation(self._config, self._device, spec=self.resolved.spec)
         profile = simulation.cost.profile
@@ -91,6 +96,7 @@ class SimulatedTarget:
             engine=facts,
             deadline_s=deadline_s,
             on_progress=on_progress,
+            stop=stop,
         )
         return with_scheduler_facts(record, simulation.core.scheduler)
 

@@ -18,6 +18,7 @@ from workbench.search.artifacts import RunArchive
 from workbench.search.loop import EvaluateTrial
 from workbench.search.outcome import TrialOutcome
 from workbench.search.trials import OpenTrial
+from workbench.services.rate_trial import RateHints, rate_to_beat
 from workbench.services.trials import WORKER_DIED, TrialWorker
 from workbench.store.atomic import TEMPORARY_PREFIX
 from workbench.store.errors import StoreError
@@ -71,12 +72,13 @@ class Lanes:
 
     def _twice(self, worker: TrialWorker, trial: OpenTrial, run: Path | None) -> TrialOutcome:
         """A worker may be killed for what its neighbours did (memory): only the second death is the trial's own."""
-        outcome = worker.evaluate(trial.params, directory=run)
+        hints = RateHints(to_beat=rate_to_beat(trial.finished))
+        outcome = worker.evaluate(trial.params, directory=run, hints=hints)
         if outcome.failure_kind != WORKER_DIED or self._is_closed.is_set():
             return outcome
         if run is not None:
             shutil.rmtree(run, ignore_errors=True)
-        return worker.evaluate(trial.params, directory=run)
+        return worker.evaluate(trial.params, directory=run, hints=hints)
 
     @contextmanager
     def _own_turn(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from workbench.search.selection import Gain, best_trial
 from workbench.search.trials import SweepStopped, TrialRecord
 from workbench.services.lanes import Lanes, is_measured
 from workbench.services.open_study import OpenStudy, StudyPlace, open_study
+from workbench.services.rate_trial import RateHints
 from workbench.services.shared_study import search_of
 from workbench.services.trial_runs import fetch_run
 from workbench.services.trials import TrialWorker
@@ -101,6 +102,8 @@ def trial_json(record: TrialRecord) -> dict[str, Any]:
         "verdict": outcome.verdict,
         "reason": outcome.reason,
         "objective": outcome.objective,
+        "rate": outcome.rate,
+        "duplicate_of": outcome.duplicate_of,
         "constraints": dict(outcome.constraints),
         "run": outcome.run_path,
         "duration_s": outcome.duration_s,
@@ -295,7 +298,8 @@ def _confirm(
     for repeat in range(NUM_REPEATS):
         pair = {}
         for name, record in (("default", default), ("best", best)):
-            outcome = worker.evaluate(record.params, seed=scenario.seed + 1 + repeat)
+            hints = RateHints(start_per_s=record.outcome.objective)
+            outcome = worker.evaluate(record.params, seed=scenario.seed + 1 + repeat, hints=hints)
             pair[name] = outcome.objective
             events.on_confirm(len(values["best"]) * 2 + len(pair), NUM_REPEATS * 2)
         if pair["default"] is not None and pair["best"] is not None:

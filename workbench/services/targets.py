@@ -11,7 +11,7 @@ from engine.errors import ConfigError, ModelLoadError
 from engine.models.loader import find_spec
 from engine.resolve import resolve
 from workbench.loadgen.target import ProgressCallback
-from workbench.metrics.records import RunRecord
+from workbench.metrics.records import RunRecord, StopRule
 from workbench.scenario import Scenario, engine_spec
 from workbench.scenario.target import EmbeddedTarget as EmbeddedSpec
 from workbench.scenario.target import EndpointTarget as EndpointSpec
@@ -26,7 +26,12 @@ class RunnableTarget(Protocol):
     def limits(self) -> ModelLimits: ...
 
     def run(
-        self, workload: Workload, *, deadline_s: float | None = None, on_progress: ProgressCallback | None = None
+        self,
+        workload: Workload,
+        *,
+        deadline_s: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        stop: StopRule | None = None,
     ) -> RunRecord: ...
 
     def close(self) -> None: ...
