@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from engine.clock import VirtualClock
 from engine.config import EngineConfig
@@ -70,6 +71,16 @@ class SimulatedTarget:
     def limits(self) -> ModelLimits:
         return ModelLimits(max_model_len=self.resolved.max_model_len, vocab_size=self.resolved.spec.vocab_size)
 
+    @property
+    def device_facts(self) -> dict[str, Any]:
+        """The device as it is stored with a run."""
+        return {
+            "gpu": self._device.gpu.id,
+            "tensor_parallel_size": self._device.tensor_parallel_size,
+            "weights": self._device.precision.weights,
+            "kv": self._device.precision.kv,
+        }
+
     def run(
         self,
         workload: Workload,
@@ -82,10 +93,7 @@ class SimulatedTarget:
         profile = simulation.cost.profile
         facts = {
             **engine_facts(simulation.resolved),
-            "gpu": self._device.gpu.id,
-            "tensor_parallel_size": self._device.tensor_parallel_size,
-            "weights": self._device.precision.weights,
-            "kv": self._device.precision.kv,
+            **self.device_facts,
             "profile": {"gpu": profile.gpu_id, **profile.provenance},
         }
         front = FrontEnd(simulation.core, simulation.clock, self._device.overheads.request_ms * 1e-3)

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from workbench.scenario.base import DurationOrZero, Spec, WholeNumber, problem
 from workbench.scenario.classes import Name, RequestClass
-from workbench.scenario.search import SUSTAINABLE_RATE, Search
+from workbench.scenario.search import DEVICE_FIELDS, SUSTAINABLE_RATE, Search
 from workbench.scenario.slo import Slo
 from workbench.scenario.target import EmbeddedTarget, TargetSpec
 from workbench.scenario.workload import WorkloadSpec
@@ -68,6 +68,11 @@ class Scenario(Spec):
         search = self.search
         if search is None:
             return self
+        for name in search.space:
+            if name in DEVICE_FIELDS and self.target.kind != "simulated":
+                raise problem(
+                    f"search.space.{name}", f"goes with target kind simulated (got {self.target.kind}). Remove it"
+                )
         if not search.objective:  # filled in once, here, before anybody has seen the scenario
             object.__setattr__(self, "search", search.model_copy(update={"objective": self._default_objective()}))
             return self

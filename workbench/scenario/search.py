@@ -28,6 +28,9 @@ LATENCIES = tuple(
 )
 """Objectives to minimise."""
 
+DEVICE_FIELDS = ("gpu", "tensor_parallel_size", "quantization")
+"""Fields of a simulated target that a search may vary beside the engine's parameters."""
+
 Number = Integer | Annotated[float, Field(strict=True)]
 
 
@@ -96,7 +99,7 @@ class Search(Spec):
     seed: WholeNumber | None = None
     """Seed of the sampler; null = the scenario's."""
     space: Annotated[dict[str, Dimension], Field(min_length=1)]
-    """Engine parameter -> its values."""
+    """Engine parameter -> its values; on a simulated device also `gpu`, `tensor_parallel_size` and `quantization`."""
 
     @property
     def maximize(self) -> bool:
@@ -112,6 +115,8 @@ class Search(Spec):
     @model_validator(mode="after")
     def _check_space(self) -> Search:
         for name, dimension in self.space.items():
+            if name in DEVICE_FIELDS:
+                continue
             if name not in engine_field_names():
                 raise problem(f"space.{name}", f"is not an engine parameter. {suggest(name, engine_field_names())}")
             ends = {f"choices.{index}": choice for index, choice in enumerate(dimension.choices or ())}

@@ -120,12 +120,22 @@ class SweepStudy:
         self._optuna.set_user_attr(NUM_TRIALS, num_trials)
         self._optuna.set_user_attr(PAUSED, False)
         have = len(self._slots())
-        points = [self._default_point(), *(in_space(point, self._distributions) for point in candidates)]
+        nearby = [in_space(point, self._distributions) for point in candidates]
+        points = [self._default_point(), *(point for point in nearby if point is not None)]
         for number in range(have, num_trials):
             point = points[number] if number < len(points) else None
             # As `enqueue_trial` does it; without a point the sampler draws one when the trial is taken.
             attributes = {} if point is None else {"fixed_params": point}
             self._optuna.add_trial(optuna.create_trial(state=OptunaState.WAITING, system_attrs=attributes))
+
+    def extend(self, num_trials: int) -> None:
+        """Queue what is missing of a larger number of trials, drawn by the sampler. For one process at a time."""
+        have = len(self._slots())
+        if num_trials <= have:
+            return
+        self._optuna.set_user_attr(NUM_TRIALS, num_trials)
+        for _ in range(have, num_trials):
+            self._optuna.add_trial(optuna.create_trial(state=OptunaState.WAITING))
 
     def pause(self) -> None:
         """Keep every process from taking another trial, until the next `open_for`."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic import ValidationError
+
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelLoadError
 from engine.models.loader import find_spec
@@ -13,6 +15,7 @@ from engine.resolve import resolve
 from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.records import RunRecord, StopRule
 from workbench.scenario import Scenario, engine_spec
+from workbench.scenario.search import DEVICE_FIELDS
 from workbench.scenario.target import EmbeddedTarget as EmbeddedSpec
 from workbench.scenario.target import EndpointTarget as EndpointSpec
 from workbench.scenario.target import SimulatedTarget as SimulatedSpec
@@ -51,6 +54,32 @@ def build_target(scenario: Scenario, params: Mapping[str, Any]) -> RunnableTarge
     return _simulated(scenario, scenario.target, params)
 
 
+def split_params(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(of the simulated device, of the engine): a search may vary both."""
+    device = {name: value for name, value in params.items() if name in DEVICE_FIELDS}
+    return device, {name: value for name, value in params.items() if name not in device}
+
+
+def with_device(spec: SimulatedSpec, device: Mapping[str, Any]) -> SimulatedSpec:
+    """The target with other hardware. Raises `ConfigError` for values that it cannot have."""
+    try:
+        return SimulatedSpec.model_validate(spec.model_dump() | dict(device))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{'.'.join(map(str, first['loc']))}: {first['msg']} (got {first['input']!r})") from None
+
+
+def check_rules(scenario: Scenario, params: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for parameters that clash whatever the machine; takes no time."""
+    if isinstance(scenario.target, EndpointSpec):
+        return
+    device, engine = split_params(params)
+    if isinstance(scenario.target, SimulatedSpec):
+        with_device(scenario.target, device)
+        return  # defaults depend on the device: building the target checks the rest
+    engine_spec(scenario, **engine)
+
+
 def check_target(scenario: Scenario, params: Mapping[str, Any]) -> None:
     """Raise `ConfigError` or `ModelLoadError` for an engine that could not start here; loads no weights.
 
@@ -69,6 +98,8 @@ def _simulated(scenario: Scenario, spec: SimulatedSpec, params: Mapping[str, Any
     from engine.simulation import SimulatedDevice, with_gpu_defaults
     from workbench.loadgen.simulated import SimulatedTarget
 
+    hardware, params = split_params(params)
+    spec = with_device(spec, hardware) if hardware else spec
     device = SimulatedDevice.of(
         spec.gpu,
         tensor_parallel_size=spec.tensor_parallel_size,

@@ -37,19 +37,22 @@ def search(server: Server, start: float, to_beat: float | None = None) -> RateBr
 @pytest.mark.parametrize("start", [0.1, 3.0, 9.9, 10.0, 50.0, 900.0])
 def test_rate_does_not_depend_on_where_the_search_began(start: float) -> None:
     found = search(Server(10.0), start)
-    assert found.passed == 9.9453 and found.failed == 10.144
+    assert (found.passed, found.failed) == (9.9453, 10.144)
     assert not found.is_coarse
 
 
 def test_rate_that_no_load_keeps_is_absent_not_zero() -> None:
     found = search(Server(0.0), 5.0)
-    assert found.passed is None and found.failed is not None
+    assert found.passed is None
+    assert found.failed is not None
 
 
 def test_rate_to_beat_that_is_not_beaten_ends_coarsely_below_it() -> None:
     server = Server(5.0)
     found = search(server, 3.0, to_beat=8.1586)
-    assert found.is_coarse and found.passed is not None and found.passed <= 5.0
+    assert found.is_coarse
+    assert found.passed is not None
+    assert found.passed <= 5.0
     assert len(server.asked) <= 6
 
 
@@ -61,8 +64,10 @@ def test_rate_to_beat_that_is_beaten_is_resolved_to_one_rung() -> None:
 def test_rate_unresolved_gets_more_requests_and_counts_as_not_shown() -> None:
     server = Server(10.0, grey=0.1)
     found = search(server, 5.0)
-    assert found.passed is not None and found.passed <= 9.0
-    assert found.failed is not None and found.failed > 11.0
+    assert found.passed is not None
+    assert found.passed <= 9.0
+    assert found.failed is not None
+    assert found.failed > 11.0
     assert {factor for rate, factor in server.asked if 9.0 < rate <= 11.0} == {1, 4}
 
 
