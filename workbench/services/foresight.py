@@ -1,4 +1,4 @@
-"""What is known of a trial before it runs: that it cannot start, cannot differ from a finished one, what it must beat."""
+"""What is known of a trial before it runs: it cannot start, cannot differ from another, or has something to beat."""
 
 from __future__ import annotations
 
