@@ -273,12 +273,17 @@ class SweepStudy:
                     self._tell(handle, outcome_of(trial)[1])
 
     def _tell(self, trial: optuna.trial.Trial, outcome: TrialOutcome) -> None:
-        with warnings.catch_warnings():  # about constraints that a dead process had set, to the same values
+        with warnings.catch_warnings():  # about constraints set twice, to the same values, or not used by the sampler
             warnings.simplefilter("ignore", UserWarning)
             for name, value in outcome.constraints.items():
                 trial.set_constraint(name, value)
+            self._end(trial, outcome)
+
+    def _end(self, trial: optuna.trial.Trial, outcome: TrialOutcome) -> None:
         study = self._handle(trial.number)
-        if outcome.state is TrialState.COMPLETE and outcome.objective is not None:
+        # CMA-ES knows no constraints: what misses the SLO is nothing to learn a rate from.
+        is_blind = self._search.sampler == "cmaes" and any(value > 0 for value in outcome.constraints.values())
+        if outcome.state is TrialState.COMPLETE and outcome.objective is not None and not is_blind:
             study.tell(trial, outcome.objective, skip_if_finished=True)
         elif outcome.state is not TrialState.FAILED:  # no figure, but the sampler learns to stay away
             study.tell(trial, state=OptunaState.PRUNED, skip_if_finished=True)
