@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from engine.clock import Clock, VirtualClock
@@ -22,10 +23,12 @@ from workbench.loadgen.observation import Observation
 from workbench.loadgen.pacing import pacing_of
 from workbench.loadgen.target import Progress, ProgressCallback
 from workbench.loadgen.token_times import StepTimes
-from workbench.metrics.records import Outcome, RunRecord
+from workbench.metrics.records import Outcome, RunRecord, StopRule
 from workbench.workload.records import Workload
 
 _STEPS_PER_REPORT = 32
+_QUESTIONS = 32
+"""Times that a stop rule is asked, at most."""
 _PATIENCE = 16
 """Waiting requests passed over before the search for newly admitted ones ends."""
 
@@ -64,13 +67,15 @@ def drive(
     engine: Mapping[str, Any] | None = None,
     deadline_s: float | None = None,
     on_progress: ProgressCallback | None = None,
+    stop: StopRule | None = None,
 ) -> RunRecord:
-    """Issue every request of the workload and step the core until all have ended, or until `deadline_s`.
+    """Issue every request of the workload and step the core until all have ended, until `deadline_s`, or until `stop`,
+    asked some thirty times, gives a reason (the record's `stopped`).
 
-    At the deadline what is open is aborted and stays UNFINISHED; requests not due by then were not issued. Raises
+    At the end what is open is aborted and stays UNFINISHED; requests not due by then were not issued. Raises
     `RunFailed` with the partial record when a step raises; `engine` is stored in the record as it is.
     """
-    run = _Run(core, workload, clock, deadline_s, on_progress)
+    run = _Run(core, workload, clock, deadline_s, on_progress, stop)
     described = dict(engine or {})
     try:
         run.to_end()
@@ -96,9 +101,12 @@ class _Run:
         clock: Clock,
         deadline_s: float | None,
         on_progress: ProgressCallback | None,
+        stop: StopRule | None,
     ) -> None:
         self.core, self.workload, self.clock = core, workload, clock
-        self.deadline_s, self.on_progress = deadline_s, on_progress
+        self.deadline_s, self.on_progress, self.stop = deadline_s, on_progress, stop
+        self.num_events_asked = 0
+        self.stopped: str | None = None
         self.pacing = pacing_of(workload)
         self.times = StepTimes(len(workload))
         self.seen = Observation(workload, self.times)
@@ -118,8 +126,8 @@ class _Run:
         num_steps = 0
         while True:
             now_s = self.now_s()
-            if self.deadline_s is not None and now_s >= self.deadline_s:
-                self._stop()
+            if self._is_over(now_s):
+                self._stop(now_s)
                 break
             self._send_due(now_s)
             if self.core.has_unfinished():
@@ -235,9 +243,24 @@ class _Run:
             del self.unscheduled[row]
             self.seen.first_scheduled_s[row] = step_start_s
 
-    def _stop(self) -> None:
-        """The deadline: what is due but held back was issued too; what is open is aborted."""
-        while (due_s := self.pacing.next_due_s()) is not None and due_s < (self.deadline_s or 0.0):
+    def _is_over(self, now_s: float) -> bool:
+        """The deadline has come, or the stop rule says so; it is asked when so many requests came or went."""
+        if self.deadline_s is not None and now_s >= self.deadline_s:
+            return True
+        if self.stop is None:
+            return False
+        num_events = len(self.seen.issued) + self.seen.num_ended
+        if (num_events - self.num_events_asked) * _QUESTIONS < 2 * len(self.workload):
+            return False
+        self.num_events_asked = num_events
+        self.take(self.core.settle())
+        self.stopped = self.stop(self.seen.so_far(now_s))
+        return self.stopped is not None
+
+    def _stop(self, now_s: float) -> None:
+        """What is due but held back was issued too; what is open is aborted."""
+        end_s = now_s if self.deadline_s is None else min(now_s, self.deadline_s)
+        while (due_s := self.pacing.next_due_s()) is not None and due_s < end_s:
             row, arrival_s = self.pacing.take()
             self.seen.issue(row, arrival_s, float("nan"))
         self.take(self.core.settle())
@@ -258,6 +281,7 @@ class _Run:
 
     def record(self, engine: Mapping[str, Any]) -> RunRecord:
         clock = "virtual" if isinstance(self.clock, VirtualClock) else "wall"
-        return self.seen.record(
+        record = self.seen.record(
             self.core.step_stats, start_s=self.start_s, end_s=self.now_s(), clock=clock, engine=engine
         )
+        return replace(record, stopped=self.stopped)

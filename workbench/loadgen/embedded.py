@@ -15,7 +15,7 @@ from engine.resolve import ResolvedConfig
 from engine.warm_up import warm_up
 from workbench.loadgen.driver import drive
 from workbench.loadgen.target import ProgressCallback
-from workbench.metrics.records import RunRecord
+from workbench.metrics.records import RunRecord, StopRule
 from workbench.workload.records import ModelLimits, Workload
 
 
@@ -38,7 +38,12 @@ class EmbeddedTarget:
         return ModelLimits(max_model_len=self.resolved.max_model_len, vocab_size=self.resolved.spec.vocab_size)
 
     def run(
-        self, workload: Workload, *, deadline_s: float | None = None, on_progress: ProgressCallback | None = None
+        self,
+        workload: Workload,
+        *,
+        deadline_s: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        stop: StopRule | None = None,
     ) -> RunRecord:
         core = self._core()
         record = drive(
@@ -48,6 +53,7 @@ class EmbeddedTarget:
             engine=engine_facts(self.resolved),
             deadline_s=deadline_s,
             on_progress=on_progress,
+            stop=stop,
         )
         return with_scheduler_facts(record, core.scheduler)
 

@@ -16,7 +16,7 @@ from workbench.loadgen.endpoint_probe import base_url, probe
 from workbench.loadgen.endpoint_record import record_of
 from workbench.loadgen.errors import RunFailed
 from workbench.loadgen.target import Progress, ProgressCallback
-from workbench.metrics.records import RunRecord
+from workbench.metrics.records import RunRecord, StopRule
 from workbench.workload.records import ModelLimits, Workload
 
 WORKER = "workbench.loadgen.locust_worker"
@@ -50,9 +50,17 @@ class EndpointTarget:
         return ModelLimits(max_model_len=self._served.max_model_len, vocab_size=self._vocab_size)
 
     def run(
-        self, workload: Workload, *, deadline_s: float | None = None, on_progress: ProgressCallback | None = None
+        self,
+        workload: Workload,
+        *,
+        deadline_s: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        stop: StopRule | None = None,
     ) -> RunRecord:
-        """See `Target.run`. Requests that fail are rows of the record; only a dead load generator is a `RunFailed`."""
+        """See `Target.run`; `stop` is not asked.
+
+        Requests that fail are rows of the record; only a dead load generator is a `RunFailed`.
+        """
         with tempfile.TemporaryDirectory(prefix="workbench-load-") as name:
             directory = Path(name)
             (directory / "plan.json").write_text(self._plan(workload, deadline_s).dumps(), encoding="utf-8")

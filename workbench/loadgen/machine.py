@@ -21,7 +21,7 @@ from workbench.loadgen.driver import drive
 from workbench.loadgen.embedded import engine_facts, with_scheduler_facts
 from workbench.loadgen.target import ProgressCallback
 from workbench.loadgen.validity import with_validity
-from workbench.metrics.records import RunRecord
+from workbench.metrics.records import RunRecord, StopRule
 from workbench.workload.records import ModelLimits, Workload
 
 
@@ -73,7 +73,12 @@ class MachineTarget:
         return ModelLimits(max_model_len=self.resolved.max_model_len, vocab_size=self.resolved.spec.vocab_size)
 
     def run(
-        self, workload: Workload, *, deadline_s: float | None = None, on_progress: ProgressCallback | None = None
+        self,
+        workload: Workload,
+        *,
+        deadline_s: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        stop: StopRule | None = None,
     ) -> RunRecord:
         clock = VirtualClock()
         scheduler = build_scheduler(self.resolved)
@@ -87,6 +92,7 @@ class MachineTarget:
             engine={**engine_facts(self.resolved), "profile": self._profile.facts()},
             deadline_s=deadline_s,
             on_progress=on_progress,
+            stop=stop,
         )
         return with_validity(with_scheduler_facts(record, core.scheduler), self._profile, self.resolved.config)
 

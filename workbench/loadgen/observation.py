@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.step_log import STOPS, StepLog
 from workbench.loadgen.token_times import TokenTimes
-from workbench.metrics.records import Outcome, RequestTable, RunRecord, StepTable
+from workbench.metrics.records import Outcome, PartialRun, RequestTable, RunRecord, StepTable
 from workbench.workload.records import Workload
 
 _FINISHED_WELL = ("stop", "length")
@@ -31,6 +31,7 @@ class Observation:
         self.num_cached_tokens = [-1] * count
         self.num_preemptions = [0] * count
         self.outcome = [Outcome.UNFINISHED] * count
+        self.has_ended = [False] * count
         self.errors: dict[int, str] = {}
         self.num_ended = 0
         self.num_output_tokens = 0
@@ -44,6 +45,7 @@ class Observation:
     def end(self, row: int, outcome: Outcome, error: str | None = None) -> None:
         """A request ended."""
         self.outcome[row] = outcome
+        self.has_ended[row] = True
         self.num_ended += 1
         if error is not None:
             self.errors[row] = error
@@ -54,6 +56,31 @@ class Observation:
             self.end(row, Outcome.COMPLETED)
         else:
             self.end(row, Outcome.FAILED, f"the engine ended it: {reason}")
+
+    def so_far(self, now_s: float) -> PartialRun:
+        """What has been seen until now."""
+        rows = self.issued
+        index = np.array(rows, dtype=np.int64)
+        ended = np.array([self.has_ended[row] for row in rows], dtype=np.bool_)
+        outcome = np.array([int(self.outcome[row]) for row in rows], dtype=np.int64)
+        counts, times_s = self.token_times.columns(rows)
+        ends = np.cumsum(counts)
+        first_s, last_s = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+        some = counts > 0
+        first_s[some], last_s[some] = times_s[(ends - counts)[some]], times_s[ends[some] - 1]
+        return PartialRun(
+            now_s=now_s,
+            num_requests=len(self.workload),
+            class_names=self.workload.class_names,
+            class_index=self.workload.class_index[index],
+            arrival_s=_floats(self.arrival_s, rows),
+            first_token_s=first_s,
+            last_token_s=last_s,
+            num_output_tokens=counts,
+            max_output_tokens=self.workload.max_output_tokens[index],
+            has_ended=ended,
+            has_completed=ended & (outcome == Outcome.COMPLETED),
+        )
 
     def record(
         self, steps: StepLog, *, start_s: float, end_s: float, clock: str, engine: Mapping[str, Any]

@@ -20,7 +20,7 @@ from workbench.loadgen.driver import drive
 from workbench.loadgen.embedded import engine_facts, with_scheduler_facts
 from workbench.loadgen.target import ProgressCallback
 from workbench.loadgen.validity import with_note, with_validity
-from workbench.metrics.records import RunRecord
+from workbench.metrics.records import RunRecord, StopRule
 from workbench.workload.records import ModelLimits, Workload
 
 
@@ -100,8 +100,23 @@ class SimulatedTarget:
     def limits(self) -> ModelLimits:
         return ModelLimits(max_model_len=self.resolved.max_model_len, vocab_size=self.resolved.spec.vocab_size)
 
+    @property
+    def device_facts(self) -> dict[str, Any]:
+        """The device as it is stored with a run."""
+        return {
+            "gpu": self._device.gpu.id,
+            "tensor_parallel_size": self._device.tensor_parallel_size,
+            "weights": self._device.precision.weights,
+            "kv": self._device.precision.kv,
+        }
+
     def run(
-        self, workload: Workload, *, deadline_s: float | None = None, on_progress: ProgressCallback | None = None
+        self,
+        workload: Workload,
+        *,
+        deadline_s: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        stop: StopRule | None = None,
     ) -> RunRecord:
         calibration = self._calibration
         simulation = build_simulation(
@@ -113,10 +128,7 @@ class SimulatedTarget:
         )
         facts = {
             **engine_facts(simulation.resolved),
-            "gpu": self._device.gpu.id,
-            "tensor_parallel_size": self._device.tensor_parallel_size,
-            "weights": self._device.precision.weights,
-            "kv": self._device.precision.kv,
+            **self.device_facts,
             "profile": catalogue_facts(simulation.cost.profile) if calibration is None else calibration.facts(),
         }
         front = FrontEnd(simulation.core, simulation.clock, self._request_s)
@@ -127,6 +139,7 @@ class SimulatedTarget:
             engine=facts,
             deadline_s=deadline_s,
             on_progress=on_progress,
+            stop=stop,
         )
         record = with_scheduler_facts(record, simulation.core.scheduler)
         if calibration is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from workbench.metrics.records import RunRecord
+from workbench.metrics.records import RunRecord, StopRule
 from workbench.workload.records import Workload
 
 
@@ -30,9 +30,14 @@ class Target(Protocol):
     """Takes a workload and reports what happened; the same records whatever stands behind it."""
 
     def run(
-        self, workload: Workload, *, deadline_s: float | None = None, on_progress: ProgressCallback | None = None
+        self,
+        workload: Workload,
+        *,
+        deadline_s: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        stop: StopRule | None = None,
     ) -> RunRecord:
-        """Issue the requests and wait for their ends, at most `deadline_s` of the run's clock.
+        """Issue the requests and wait for their ends, at most `deadline_s` of the run's clock, or until `stop` says so.
 
         Raises `workbench.loadgen.errors.RunFailed`, with the partial record, when the target breaks.
         """

@@ -79,10 +79,10 @@ def good_requests(table: RequestTable, policy: SloPolicy) -> BoolArray:
     return good
 
 
-def limit_results(table: RequestTable, policy: SloPolicy, rows: BoolArray) -> list[LimitResult]:
-    """One result per SLO and limit, over the requests issued in `rows`; classes under one SLO are judged together."""
+def slo_groups(class_names: tuple[str, ...], policy: SloPolicy) -> list[tuple[Slo, list[int]]]:
+    """Each SLO with the indices of the classes that it binds."""
     groups: list[tuple[Slo, list[int]]] = []
-    for number, name in enumerate(table.class_names):
+    for number, name in enumerate(class_names):
         slo = policy.of_class(name)
         if slo is None:
             continue
@@ -92,8 +92,13 @@ def limit_results(table: RequestTable, policy: SloPolicy, rows: BoolArray) -> li
                 break
         else:
             groups.append((slo, [number]))
+    return groups
+
+
+def limit_results(table: RequestTable, policy: SloPolicy, rows: BoolArray) -> list[LimitResult]:
+    """One result per SLO and limit, over the requests issued in `rows`; classes under one SLO are judged together."""
     results = []
-    for slo, numbers in groups:
+    for slo, numbers in slo_groups(table.class_names, policy):
         issued = rows & np.isin(table.class_index, numbers)
         for limit in slo.limits:
             results.append(

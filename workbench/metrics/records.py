@@ -7,7 +7,7 @@ of the run; `nan` means "did not happen".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -107,5 +107,31 @@ class RunRecord:
     """First lookups of each request only."""
     decision_fingerprint: str | None = None
     """Hash of the sequence of scheduling decisions; equal fingerprints mean identical schedules."""
+    stopped: str | None = None
+    """Why a stop rule ended the run early; None: it ran to its end."""
     notes: tuple[str, ...] = ()
     """Observations of the target that a reader should see (for example a clock anomaly)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialRun:
+    """What is known of a run while it lasts: one row per request issued so far, in order of issue."""
+
+    now_s: float
+    num_requests: int
+    """Of the whole workload."""
+    class_names: tuple[str, ...]
+    class_index: IntArray
+    arrival_s: FloatArray
+    first_token_s: FloatArray
+    """nan: no token yet."""
+    last_token_s: FloatArray
+    num_output_tokens: IntArray
+    """So far."""
+    max_output_tokens: IntArray
+    has_ended: npt.NDArray[np.bool_]
+    has_completed: npt.NDArray[np.bool_]
+
+
+StopRule = Callable[[PartialRun], str | None]
+"""Why a run may end now, because what it was to show is certain already; None to go on."""

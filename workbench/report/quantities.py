@@ -19,6 +19,7 @@ _NAMES = {
     "total_tokens_per_s": ("Total throughput", "tokens/s"),
     "slo_attainment": ("SLO attainment", "%"),
     "goodput_rps": ("Goodput", "req/s"),
+    "sustainable_rate_per_s": ("Sustainable rate", "req/s"),
     "num_preemptions": ("Preemptions", ""),
     "kv_usage_mean": ("KV cache usage, mean", "%"),
     "kv_usage_max": ("KV cache usage, max", "%"),
@@ -29,7 +30,14 @@ _NAMES = {
     "e2el_s": ("E2EL", "s"),
     "queue_s": ("Queue time", "s"),
 }
-RATES = ("goodput_rps", "slo_attainment", "requests_per_s", "output_tokens_per_s", "total_tokens_per_s")
+RATES = (
+    "sustainable_rate_per_s",
+    "goodput_rps",
+    "slo_attainment",
+    "requests_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+)
 """Figures of which more is better."""
 
 PARAMETER_UNITS = {

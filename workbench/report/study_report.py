@@ -86,7 +86,7 @@ def reproduction(directory: Path, study: StudyFacts) -> list[str]:
         lines.append(f"git checkout {commit}")
     command = ["workbench", "sweep", str(directory / SCENARIO_FILE)]
     if study.trials:
-        command += ["--trials", str(len(study.trials))]
+        command += ["--trials", str(sum(trial.state != "INFEASIBLE" for trial in study.trials))]
     if study.seed is not None:
         command += ["--seed", str(study.seed)]
     return [*lines, shlex.join(command)]

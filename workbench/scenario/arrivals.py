@@ -224,3 +224,12 @@ def needs_count(arrivals: Any) -> bool:
 def is_endless(arrivals: Any) -> bool:
     """True where a number of requests or a duration has to say when it ends."""
     return isinstance(arrivals, (ConstantArrivals, PoissonArrivals, GammaArrivals, OnOffArrivals, DiurnalArrivals))
+
+
+def rate_refusal(arrivals: Any) -> str | None:
+    """Why there is no rate that could be scaled and held; None where there is one."""
+    if isinstance(arrivals, (ClosedLoop, AllAtOnce)):
+        return f"arrivals of kind {arrivals.kind} have no rate"
+    if isinstance(arrivals, (RampArrivals, StagesArrivals)):
+        return f"arrivals of kind {arrivals.kind} change their rate and reach no steady state"
+    return None

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from workbench.scenario.base import DurationOrZero, Spec, WholeNumber, problem
 from workbench.scenario.classes import Name, RequestClass
-from workbench.scenario.search import Search
+from workbench.scenario.search import DEVICE_FIELDS, SUSTAINABLE_RATE, Search
 from workbench.scenario.slo import Slo
 from workbench.scenario.target import EmbeddedTarget, TargetSpec
 from workbench.scenario.workload import WorkloadSpec
@@ -57,9 +57,36 @@ class Scenario(Spec):
                 return kind.slo
         return self.slo
 
+    @property
+    def has_slo(self) -> bool:
+        """Some class of requests is bound by a limit."""
+        slos = [self.slo, *(kind.slo for kind in self.workload.classes)]
+        return any(slo is not None and slo.limits for slo in slos)
+
     @model_validator(mode="after")
     def _check_objective(self) -> Scenario:
-        has_slo = self.slo is not None or any(kind.slo is not None for kind in self.workload.classes)
-        if self.search and self.search.objective in ("goodput_rps", "slo_attainment") and not has_slo:
-            raise problem("search.objective", f"needs an slo section (got {self.search.objective!r})")
+        search = self.search
+        if search is None:
+            return self
+        for name in search.space:
+            if name in DEVICE_FIELDS and self.target.kind != "simulated":
+                raise problem(
+                    f"search.space.{name}", f"goes with target kind simulated (got {self.target.kind}). Remove it"
+                )
+        if not search.objective:  # filled in once, here, before anybody has seen the scenario
+            object.__setattr__(self, "search", search.model_copy(update={"objective": self._default_objective()}))
+            return self
+        if search.objective in (SUSTAINABLE_RATE, "goodput_rps", "slo_attainment") and not self.has_slo:
+            raise problem("search.objective", f"needs an slo section (got {search.objective!r})")
+        if search.objective == SUSTAINABLE_RATE and self.workload.rate_refusal:
+            raise problem(
+                "search.objective",
+                f"{SUSTAINABLE_RATE} needs arrivals with a rate: {self.workload.rate_refusal}. Use goodput_rps, or "
+                "arrivals such as poisson",
+            )
         return self
+
+    def _default_objective(self) -> str:
+        if not self.has_slo:
+            return "output_tokens_per_s"
+        return "goodput_rps" if self.workload.rate_refusal else SUSTAINABLE_RATE

@@ -10,7 +10,16 @@ from engine.config import EngineConfig, engine_field_names
 from engine.errors import ConfigError, suggest
 from workbench.scenario.base import Count, Integer, Positive, Spec, WholeNumber, problem
 
-RATES = ("goodput_rps", "slo_attainment", "requests_per_s", "output_tokens_per_s", "total_tokens_per_s")
+SUSTAINABLE_RATE = "sustainable_rate_per_s"
+"""The highest arrival rate at which every SLO holds in steady state; found by a search of its own in each trial."""
+RATES = (
+    SUSTAINABLE_RATE,
+    "goodput_rps",
+    "slo_attainment",
+    "requests_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+)
 """Objectives to maximise."""
 LATENCIES = tuple(
     f"{metric}.{statistic}"
@@ -18,6 +27,9 @@ LATENCIES = tuple(
     for statistic in ("mean", "p50", "p90", "p95", "p99", "max")
 )
 """Objectives to minimise."""
+
+DEVICE_FIELDS = ("gpu", "tensor_parallel_size", "quantization")
+"""Fields of a simulated target that a search may vary beside the engine's parameters."""
 
 Number = Integer | Annotated[float, Field(strict=True)]
 
@@ -81,12 +93,13 @@ class Search(Spec):
     trials: Count = 16
     """Trials in all, the default configuration (trial 0) included."""
     sampler: Literal["tpe", "gp", "cmaes", "nsga2", "nsga3", "qmc", "random", "grid"] = "tpe"
-    objective: str = "goodput_rps"
-    """A rate (maximised) such as goodput_rps or a latency statistic (minimised) such as ttft_s.p95."""
+    objective: str = ""
+    """A rate (maximised) such as goodput_rps or a latency statistic (minimised) such as ttft_s.p95. Default with an
+    SLO: sustainable_rate_per_s where the arrivals have a rate, else goodput_rps; without one: output_tokens_per_s."""
     seed: WholeNumber | None = None
     """Seed of the sampler; null = the scenario's."""
     space: Annotated[dict[str, Dimension], Field(min_length=1)]
-    """Engine parameter -> its values."""
+    """Engine parameter -> its values; on a simulated device also `gpu`, `tensor_parallel_size` and `quantization`."""
 
     @property
     def maximize(self) -> bool:
@@ -95,13 +108,15 @@ class Search(Spec):
     @field_validator("objective")
     @classmethod
     def _check_objective(cls, value: str) -> str:
-        if value not in (*RATES, *LATENCIES):
+        if value and value not in (*RATES, *LATENCIES):
             raise problem("", f"is not an objective. {suggest(value, (*RATES, *LATENCIES))}")
         return value
 
     @model_validator(mode="after")
     def _check_space(self) -> Search:
         for name, dimension in self.space.items():
+            if name in DEVICE_FIELDS:
+                continue
             if name not in engine_field_names():
                 raise problem(f"space.{name}", f"is not an engine parameter. {suggest(name, engine_field_names())}")
             ends = {f"choices.{index}": choice for index, choice in enumerate(dimension.choices or ())}

@@ -11,6 +11,7 @@ from workbench.scenario.arrivals import (
     TraceArrivals,
     is_endless,
     needs_count,
+    rate_refusal,
 )
 from workbench.scenario.base import Count, Duration, Spec, problem
 from workbench.scenario.classes import RequestClass
@@ -44,6 +45,12 @@ class WorkloadSpec(Spec):
         """Arrivals of the common process, where the scenario says."""
         counts = [kind.count for kind in self.shared_classes]
         return sum(count or 0 for count in counts) if counts and counts[0] is not None else self.num_requests
+
+    @property
+    def rate_refusal(self) -> str | None:
+        """Why the load cannot be offered at another rate and held there; None where it can."""
+        refusals = (rate_refusal(arrivals) for arrivals in (self.arrivals, *(kind.arrivals for kind in self.classes)))
+        return next(filter(None, refusals), None)
 
     @model_validator(mode="after")
     def _check(self) -> WorkloadSpec:

@@ -44,6 +44,12 @@ class TrialOutcome:
     """What limited admission: shares of busy steps by cause, with a verdict."""
     engine: Mapping[str, Any] | None = None
     """Resolved engine parameters."""
+    rate: Mapping[str, Any] | None = None
+    """With a sustainable rate as the objective: `passed`, `failed` and the probes."""
+    peaks: Mapping[str, Any] | None = None
+    """The most that its runs asked of the engine's limits (`metrics.peaks`)."""
+    duplicate_of: int | None = None
+    """Number of the trial whose outcome this one took over, because they cannot differ."""
     run_path: str | None = None
     """Where the run's records were stored."""
     duration_s: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,6 +62,14 @@ def sampler_of(
     kind: str, seed: int, space: Mapping[str, BaseDistribution], *, num_known: int = 0
 ) -> optuna.samplers.BaseSampler:
     """The Optuna sampler that a scenario names; `num_known` trials exist already, of which it draws none again."""
+    with warnings.catch_warnings():  # some are marked as experimental
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return _sampler_of(kind, seed, space, num_known)
+
+
+def _sampler_of(
+    kind: str, seed: int, space: Mapping[str, BaseDistribution], num_known: int
+) -> optuna.samplers.BaseSampler:
     samplers = optuna.samplers
     if kind not in ("qmc", "grid"):  # these two count their points by themselves
         seed += num_known

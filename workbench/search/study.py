@@ -120,12 +120,22 @@ class SweepStudy:
         self._optuna.set_user_attr(NUM_TRIALS, num_trials)
         self._optuna.set_user_attr(PAUSED, False)
         have = len(self._slots())
-        points = [self._default_point(), *(in_space(point, self._distributions) for point in candidates)]
+        nearby = [in_space(point, self._distributions) for point in candidates]
+        points = [self._default_point(), *(point for point in nearby if point is not None)]
         for number in range(have, num_trials):
             point = points[number] if number < len(points) else None
             # As `enqueue_trial` does it; without a point the sampler draws one when the trial is taken.
             attributes = {} if point is None else {"fixed_params": point}
             self._optuna.add_trial(optuna.create_trial(state=OptunaState.WAITING, system_attrs=attributes))
+
+    def extend(self, num_trials: int) -> None:
+        """Queue what is missing of a larger number of trials, drawn by the sampler. For one process at a time."""
+        have = len(self._slots())
+        if num_trials <= have:
+            return
+        self._optuna.set_user_attr(NUM_TRIALS, num_trials)
+        for _ in range(have, num_trials):
+            self._optuna.add_trial(optuna.create_trial(state=OptunaState.WAITING))
 
     def pause(self) -> None:
         """Keep every process from taking another trial, until the next `open_for`."""
@@ -263,12 +273,17 @@ class SweepStudy:
                     self._tell(handle, outcome_of(trial)[1])
 
     def _tell(self, trial: optuna.trial.Trial, outcome: TrialOutcome) -> None:
-        with warnings.catch_warnings():  # about constraints that a dead process had set, to the same values
+        with warnings.catch_warnings():  # about constraints set twice, to the same values, or not used by the sampler
             warnings.simplefilter("ignore", UserWarning)
             for name, value in outcome.constraints.items():
                 trial.set_constraint(name, value)
+            self._end(trial, outcome)
+
+    def _end(self, trial: optuna.trial.Trial, outcome: TrialOutcome) -> None:
         study = self._handle(trial.number)
-        if outcome.state is TrialState.COMPLETE and outcome.objective is not None:
+        # CMA-ES knows no constraints: what misses the SLO is nothing to learn a rate from.
+        is_blind = self._search.sampler == "cmaes" and any(value > 0 for value in outcome.constraints.values())
+        if outcome.state is TrialState.COMPLETE and outcome.objective is not None and not is_blind:
             study.tell(trial, outcome.objective, skip_if_finished=True)
         elif outcome.state is not TrialState.FAILED:  # no figure, but the sampler learns to stay away
             study.tell(trial, state=OptunaState.PRUNED, skip_if_finished=True)

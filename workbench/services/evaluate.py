@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.attainment import SloPolicy
 from workbench.metrics.binding import Binding, binding_of
@@ -160,4 +162,12 @@ def deadline_of(workload: Workload) -> float | None:
     """An open-loop run that needs four times its own span (and a minute) is over capacity: what is open then stays
     unfinished. A closed loop ends by itself."""
     span_s = workload.summary.span_s
-    return None if span_s is None or workload.closed_loop is not None else 4.0 * span_s + 60.0
+    if span_s is None or workload.closed_loop is not None:
+        return None
+    if workload.turn_pacing is not None:  # whoever comes last still has all the turns of a conversation to go
+        num_sessions = int(workload.session_index.max()) + 1
+        thinking = np.bincount(
+            workload.session_index + 1, weights=workload.turn_pacing.think_time_s, minlength=num_sessions + 1
+        )
+        span_s += float(thinking[1:].max())
+    return 4.0 * span_s + 60.0

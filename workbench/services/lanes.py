@@ -18,6 +18,7 @@ from workbench.search.artifacts import RunArchive
 from workbench.search.loop import EvaluateTrial
 from workbench.search.outcome import TrialOutcome
 from workbench.search.trials import OpenTrial
+from workbench.services.foresight import hints_for, marked_if_equal, settle
 from workbench.services.trials import WORKER_DIED, TrialWorker
 from workbench.store.atomic import TEMPORARY_PREFIX
 from workbench.store.errors import StoreError
@@ -34,6 +35,7 @@ class Lanes:
     """
 
     def __init__(self, scenario: Scenario, archive: RunArchive | None, num_lanes: int, *, is_shared: bool) -> None:
+        self._scenario = scenario
         self._archive = archive
         self._takes_turns = is_shared and is_measured(scenario)
         self._is_closed = threading.Event()
@@ -55,6 +57,12 @@ class Lanes:
         self.close()
 
     def _evaluate(self, worker: TrialWorker, trial: OpenTrial) -> TrialOutcome:
+        settled = settle(self._scenario, trial.params, trial.finished)
+        if settled is not None:
+            return settled
+        return marked_if_equal(self._scenario, self._run(worker, trial), trial.finished)
+
+    def _run(self, worker: TrialWorker, trial: OpenTrial) -> TrialOutcome:
         with self._own_turn():
             if self._archive is None:
                 return self._twice(worker, trial, None)
@@ -71,12 +79,13 @@ class Lanes:
 
     def _twice(self, worker: TrialWorker, trial: OpenTrial, run: Path | None) -> TrialOutcome:
         """A worker may be killed for what its neighbours did (memory): only the second death is the trial's own."""
-        outcome = worker.evaluate(trial.params, directory=run)
+        hints = hints_for(self._scenario, trial.finished)
+        outcome = worker.evaluate(trial.params, directory=run, hints=hints)
         if outcome.failure_kind != WORKER_DIED or self._is_closed.is_set():
             return outcome
         if run is not None:
             shutil.rmtree(run, ignore_errors=True)
-        return worker.evaluate(trial.params, directory=run)
+        return worker.evaluate(trial.params, directory=run, hints=hints)
 
     @contextmanager
     def _own_turn(self) -> Iterator[None]:

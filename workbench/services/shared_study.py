@@ -8,8 +8,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from engine.config import EngineConfig
 from workbench.scenario import Scenario, ScenarioError, engine_spec, scenario_to_dict
-from workbench.scenario.search import Search
+from workbench.scenario.search import DEVICE_FIELDS, Search
+from workbench.scenario.target import SimulatedTarget
 from workbench.search.artifacts import RunArchive
 from workbench.search.storage import BaseStorage
 from workbench.search.study import SweepStudy, read_facts
@@ -41,7 +43,15 @@ def search_of(scenario: Scenario) -> Search:
 
 def default_params(scenario: Scenario, search: Search) -> dict[str, Any]:
     """The scenario's own engine values of the searched parameters (the engine's defaults where it sets none)."""
-    values = engine_spec(scenario).to_dict()
+    if isinstance(scenario.target, SimulatedTarget):
+        from engine.catalog import find_gpu
+        from engine.simulation import with_gpu_defaults
+
+        given = with_gpu_defaults(scenario.engine, find_gpu(scenario.target.gpu))
+        values = EngineConfig.from_dict({"model": scenario.model, **given}).to_dict()
+        values |= scenario.target.model_dump(include=set(DEVICE_FIELDS))
+    else:
+        values = engine_spec(scenario).to_dict()
     return {name: values[name] for name in search.space}
 
 

@@ -12,10 +12,13 @@ from workbench.metrics.uncertainty import gain_of_pairs
 from workbench.scenario import Scenario, ScenarioError, scenario_to_dict
 from workbench.scenario.search import Search
 from workbench.search.loop import Ending, run_trials
+from workbench.search.outcome import TrialState
 from workbench.search.selection import Gain, best_trial
 from workbench.search.trials import SweepStopped, TrialRecord
+from workbench.services.foresight import first_candidates
 from workbench.services.lanes import Lanes, is_measured
 from workbench.services.open_study import OpenStudy, StudyPlace, open_study
+from workbench.services.rate_trial import RateHints
 from workbench.services.shared_study import search_of
 from workbench.services.trial_runs import fetch_run
 from workbench.services.trials import TrialWorker
@@ -23,6 +26,8 @@ from workbench.store.atomic import TEMPORARY_PREFIX
 from workbench.store.studies import save_study, trial_directory
 
 BUDGET = "the budget"
+MOST_INFEASIBLE = 2
+"""Times the trials asked for that infeasible ones, which cost nothing, may come on top."""
 NUM_REPEATS = 3
 """Runs of default and winner, in turn, that the stated gain rests on."""
 
@@ -101,6 +106,8 @@ def trial_json(record: TrialRecord) -> dict[str, Any]:
         "verdict": outcome.verdict,
         "reason": outcome.reason,
         "objective": outcome.objective,
+        "rate": outcome.rate,
+        "duplicate_of": outcome.duplicate_of,
         "constraints": dict(outcome.constraints),
         "run": outcome.run_path,
         "duration_s": outcome.duration_s,
@@ -227,7 +234,8 @@ class _Sweep:
 
     def _search_for(self, budget_s: float | None) -> Ending:
         begin_s = time.monotonic()
-        self._study.open_for(self._total)
+        points = [candidate.params for candidate in first_candidates(self._scenario, self._total)]
+        self._study.open_for(self._total, points)
         self._events.on_start(self._directory, len(self._study.records()), self._total)
         return run_trials(
             self._study,
@@ -240,7 +248,10 @@ class _Sweep:
 
     def _on_trial(self, record: TrialRecord) -> None:
         self._fetch_runs()
-        save_study(self._directory, self._result(self._study.records()).to_json())
+        records = self._study.records()
+        num_infeasible = sum(each.outcome.state is TrialState.INFEASIBLE for each in records)
+        self._study.extend(self._total + min(num_infeasible, self._total * MOST_INFEASIBLE))
+        save_study(self._directory, self._result(records).to_json())
         self._events.on_trial(record)
 
     def _fetch_runs(self) -> None:
@@ -295,7 +306,8 @@ def _confirm(
     for repeat in range(NUM_REPEATS):
         pair = {}
         for name, record in (("default", default), ("best", best)):
-            outcome = worker.evaluate(record.params, seed=scenario.seed + 1 + repeat)
+            hints = RateHints(start_per_s=record.outcome.objective)
+            outcome = worker.evaluate(record.params, seed=scenario.seed + 1 + repeat, hints=hints)
             pair[name] = outcome.objective
             events.on_confirm(len(values["best"]) * 2 + len(pair), NUM_REPEATS * 2)
         if pair["default"] is not None and pair["best"] is not None:

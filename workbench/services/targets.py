@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic import ValidationError
+
 from engine.catalog import find_gpu
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelLoadError
@@ -13,8 +15,9 @@ from engine.executor.cost_model.calibration_profile import CalibrationProfile, l
 from engine.models.loader import find_spec
 from engine.resolve import resolve
 from workbench.loadgen.target import ProgressCallback
-from workbench.metrics.records import RunRecord
+from workbench.metrics.records import RunRecord, StopRule
 from workbench.scenario import Scenario, engine_spec
+from workbench.scenario.search import DEVICE_FIELDS
 from workbench.scenario.target import EmbeddedTarget as EmbeddedSpec
 from workbench.scenario.target import EndpointTarget as EndpointSpec
 from workbench.scenario.target import SimulatedTarget as SimulatedSpec
@@ -28,7 +31,12 @@ class RunnableTarget(Protocol):
     def limits(self) -> ModelLimits: ...
 
     def run(
-        self, workload: Workload, *, deadline_s: float | None = None, on_progress: ProgressCallback | None = None
+        self,
+        workload: Workload,
+        *,
+        deadline_s: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        stop: StopRule | None = None,
     ) -> RunRecord: ...
 
     def close(self) -> None: ...
@@ -46,6 +54,32 @@ def build_target(scenario: Scenario, params: Mapping[str, Any]) -> RunnableTarge
     if isinstance(scenario.target, EndpointSpec):
         return _endpoint(scenario, scenario.target, params)
     return _simulated(scenario, scenario.target, params)
+
+
+def split_params(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(of the simulated device, of the engine): a search may vary both."""
+    device = {name: value for name, value in params.items() if name in DEVICE_FIELDS}
+    return device, {name: value for name, value in params.items() if name not in device}
+
+
+def with_device(spec: SimulatedSpec, device: Mapping[str, Any]) -> SimulatedSpec:
+    """The target with other hardware. Raises `ConfigError` for values that it cannot have."""
+    try:
+        return SimulatedSpec.model_validate(spec.model_dump() | dict(device))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{'.'.join(map(str, first['loc']))}: {first['msg']} (got {first['input']!r})") from None
+
+
+def check_rules(scenario: Scenario, params: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for parameters that clash whatever the machine; takes no time."""
+    if isinstance(scenario.target, EndpointSpec):
+        return
+    device, engine = split_params(params)
+    if isinstance(scenario.target, SimulatedSpec):
+        with_device(scenario.target, device)
+        return  # defaults depend on the device: building the target checks the rest
+    engine_spec(scenario, **engine)
 
 
 def check_target(scenario: Scenario, params: Mapping[str, Any]) -> None:
@@ -66,6 +100,8 @@ def _simulated(scenario: Scenario, spec: SimulatedSpec, params: Mapping[str, Any
     from engine.simulation import SimulatedDevice, with_gpu_defaults
     from workbench.loadgen.simulated import SimulatedTarget
 
+    hardware, params = split_params(params)
+    spec = with_device(spec, hardware) if hardware else spec
     calibration = None if spec.profile is None else load_calibration(spec.profile)
     if calibration is not None:
         check_calibration(calibration, scenario, spec)

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -22,9 +23,12 @@ from typing import Any
 
 from engine.errors import ConfigError, ModelLoadError
 from workbench.loadgen.errors import RunFailed
+from workbench.metrics.peaks import Peaks
 from workbench.scenario import Scenario, ScenarioError
+from workbench.scenario.search import SUSTAINABLE_RATE
 from workbench.search.outcome import TrialOutcome, TrialState
 from workbench.services.evaluate import RunResult, run_scenario, store_run
+from workbench.services.rate_trial import RateHints, run_for_rate
 from workbench.store.errors import StoreError
 
 WORKER_DIED = "worker_died"
@@ -46,13 +50,18 @@ class TrialWorker:
         return None if self._process is None else self._process.pid
 
     def evaluate(
-        self, params: Mapping[str, Any], *, directory: Path | None = None, seed: int | None = None
+        self,
+        params: Mapping[str, Any],
+        *,
+        directory: Path | None = None,
+        seed: int | None = None,
+        hints: RateHints | None = None,
     ) -> TrialOutcome:
         """Run in the worker; `directory` is where the run is stored (None: it is not). Raises `StoreError`."""
         started = time.monotonic()
         try:
             connection = self._connection or self._start()
-            connection.send((dict(params), directory, seed))
+            connection.send((dict(params), directory, seed, hints))
             answer = connection.recv()
         except (EOFError, OSError):  # the other end is gone
             return TrialOutcome(
@@ -129,15 +138,15 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def _serve_trials(connection: Connection, scenario: Scenario) -> None:
-    """The worker: answers (parameters, directory, seed) with an outcome, or with the error that is not the trial's."""
+    """The worker: answers (parameters, directory, seed, hints) with an outcome, or an error not the trial's."""
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     while True:
         try:
-            params, directory, seed = connection.recv()
+            params, directory, seed, hints = connection.recv()
         except EOFError:
             return
         try:
-            answer: TrialOutcome | Exception = evaluate_trial(scenario, params, directory, seed)
+            answer: TrialOutcome | Exception = evaluate_trial(scenario, params, directory, seed, hints)
         except Exception as error:
             error.add_note(traceback.format_exc())
             answer = error
@@ -153,12 +162,16 @@ def _end_with_parent() -> None:
 
 
 def evaluate_trial(
-    scenario: Scenario, params: Mapping[str, Any], directory: Path | None, seed: int | None
+    scenario: Scenario,
+    params: Mapping[str, Any],
+    directory: Path | None,
+    seed: int | None,
+    hints: RateHints | None = None,
 ) -> TrialOutcome:
     """One trial, in whatever process this is called."""
     started = time.monotonic()
     try:
-        result = run_scenario(scenario, params, seed=seed)
+        outcome, result = _measured(scenario, params, seed, hints or RateHints())
     except (ConfigError, ScenarioError) as error:
         return TrialOutcome(state=TrialState.INFEASIBLE, reason=str(error), duration_s=time.monotonic() - started)
     except StoreError:
@@ -166,18 +179,30 @@ def evaluate_trial(
     except Exception as error:  # whatever breaks a trial is its result, not the sweep's end
         return _failed(error, time.monotonic() - started)
     run_path = None if directory is None else str(store_run(directory, result).name)
-    return outcome_of(result, run_path=run_path, duration_s=time.monotonic() - started)
+    return replace(outcome, run_path=run_path, duration_s=time.monotonic() - started)
 
 
-def outcome_of(result: RunResult, *, run_path: str | None, duration_s: float) -> TrialOutcome:
-    """A finished run as a trial of its scenario's search."""
-    search = result.scenario.search
+def _measured(
+    scenario: Scenario, params: Mapping[str, Any], seed: int | None, hints: RateHints
+) -> tuple[TrialOutcome, RunResult]:
+    if scenario.search is not None and scenario.search.objective == SUSTAINABLE_RATE:
+        found = run_for_rate(scenario, params, seed=seed, hints=hints)
+        outcome = outcome_of(found.run, objective=found.bracket.passed)
+        return replace(outcome, rate=found.bracket.to_dict(), peaks=asdict(found.peaks)), found.run
+    result = run_scenario(scenario, params, seed=seed)
+    peaks = Peaks.of(result.record)
+    objective = None if scenario.search is None else result.summary.overall.value(scenario.search.objective)
+    return replace(outcome_of(result, objective=objective), peaks=None if peaks is None else asdict(peaks)), result
+
+
+def outcome_of(result: RunResult, *, objective: float | None) -> TrialOutcome:
+    """A finished run as a trial."""
     metrics = result.summary.overall
     reasons = result.verdict.messages
     return TrialOutcome(
         state=TrialState.COMPLETE,
         reason="; ".join(reasons) or None,
-        objective=metrics.value(search.objective) if search is not None else None,
+        objective=objective,
         constraints=_constraints(result),
         metrics=metrics.to_dict(),
         classes={name: each.to_dict() for name, each in result.summary.classes.items()},
@@ -185,8 +210,6 @@ def outcome_of(result: RunResult, *, run_path: str | None, duration_s: float) ->
         fingerprint=result.record.decision_fingerprint,
         binding=None if result.binding is None else result.binding.to_dict(),
         engine=dict(result.record.engine),
-        run_path=run_path,
-        duration_s=duration_s,
     )
 
 

@@ -1,0 +1,54 @@
+"""Does a server sustain the rate of one run? Every SLO by interval, in steady state, without a growing backlog."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workbench.metrics.proportion import Proof, prove, wilson_interval
+from workbench.metrics.records import IntArray, RequestTable
+from workbench.metrics.saturation import backlog_of, saturation_of
+from workbench.metrics.summary import RunSummary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sustained:
+    """The answer."""
+
+    proof: Proof
+    reason: str | None = None
+    """What decided it; None where everything holds."""
+    is_backlog: bool = False
+    """Open only because the number of requests inside still grows: it may be the beginning of the run, or overload."""
+
+
+def judge_sustained(table: RequestTable, summary: RunSummary, session: IntArray | None = None) -> Sustained:
+    """From a run that was not ended early. UNRESOLVED where more requests may still decide it.
+
+    `session` [n]: see `saturation.backlog_of`.
+    """
+    saturation = saturation_of(table)
+    if saturation is not None:
+        return Sustained(proof=Proof.BROKEN, reason=saturation.message)
+    open_ends = []
+    for result in summary.limits:
+        proof = prove(result.num_met, result.num_issued, result.required_fraction)
+        low, high = wilson_interval(result.num_met, result.num_issued)
+        text = (
+            f"{result.limit.name}: {result.num_met} of {result.num_issued} requests keep it (95 % interval "
+            f"{low:.1%} to {high:.1%}, required {result.required_fraction:.1%})"
+        )
+        if proof is Proof.BROKEN:
+            return Sustained(proof=proof, reason=text)
+        if proof is Proof.UNRESOLVED:
+            open_ends.append(text)
+    backlog = backlog_of(table, session)
+    if backlog.is_growing:
+        what = "requests" if session is None else "conversations"
+        text = (
+            f"backlog: {backlog.at_end} {what} inside at the last arrival, {backlog.at_half} halfway; it may grow by "
+            f"{backlog.allowed:.0f}"
+        )
+        return Sustained(proof=Proof.UNRESOLVED, reason=text, is_backlog=True)
+    if open_ends:
+        return Sustained(proof=Proof.UNRESOLVED, reason=open_ends[0])
+    return Sustained(proof=Proof.HOLDS)

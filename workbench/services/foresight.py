@@ -1,0 +1,127 @@
+"""What is known of a trial before it runs: it cannot start, cannot differ from another, or has something to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from engine.errors import ConfigError, ModelLoadError
+from workbench.loadgen.embedded import engine_facts
+from workbench.loadgen.simulated import SimulatedTarget
+from workbench.scenario import Scenario, ScenarioError
+from workbench.scenario.search import SUSTAINABLE_RATE
+from workbench.search.candidates import Candidate, LoadShape, candidates
+from workbench.search.equivalence import find_duplicate
+from workbench.search.outcome import TrialOutcome, TrialState
+from workbench.search.trials import TrialRecord
+from workbench.services.describe import limits_of
+from workbench.services.rate_trial import RateHints, rate_to_beat
+from workbench.services.shared_study import default_params, search_of
+from workbench.services.targets import build_target, check_rules
+from workbench.workload import generate_workload
+from workbench.workload.generate import check_fit
+
+
+def settle(scenario: Scenario, params: Mapping[str, Any], finished: Sequence[TrialRecord]) -> TrialOutcome | None:
+    """The outcome where no run is needed: INFEASIBLE by arithmetic, or that of a trial it cannot differ from.
+
+    The embedded engine measures its memory when it starts, so only rules that need no device are checked there, and
+    its runs do not repeat exactly.
+    """
+    try:
+        check_rules(scenario, params)
+        if scenario.target.kind != "simulated":
+            return None
+        target = build_target(scenario, params)
+        assert isinstance(target, SimulatedTarget)
+        if scenario.workload.over_long in (None, "fail"):
+            check_fit(list(scenario.workload.classes), target.resolved.max_model_len)
+    except (ConfigError, ScenarioError) as error:
+        return TrialOutcome(state=TrialState.INFEASIBLE, reason=str(error), duration_s=0.0)
+    except ModelLoadError:
+        return None  # a failure, which is the run's to report
+    engine = {**engine_facts(target.resolved), **target.device_facts}
+    found = find_duplicate(engine, finished, shares_prefixes=may_share_prefixes(scenario))
+    if found is None:
+        return None
+    return as_duplicate(found.record, found.sentence, engine)
+
+
+def as_duplicate(record: TrialRecord, sentence: str, engine: Mapping[str, Any]) -> TrialOutcome:
+    """The outcome of a finished trial, taken over; it cannot win, as that trial can."""
+    verdict = "SUSPECT" if record.outcome.verdict == "VALID" else record.outcome.verdict
+    return replace(
+        record.outcome,
+        reason=sentence,
+        verdict=verdict,
+        duplicate_of=record.number,
+        engine=dict(engine),
+        run_path=None,
+        duration_s=0.0,
+    )
+
+
+def marked_if_equal(scenario: Scenario, outcome: TrialOutcome, finished: Sequence[TrialRecord]) -> TrialOutcome:
+    """A run that made the decisions of an earlier one, at equal cost, is its duplicate: the earlier one may win."""
+    if scenario.target.kind != "simulated" or outcome.fingerprint is None or outcome.verdict != "VALID":
+        return outcome
+    for record in finished:
+        other = record.outcome
+        is_same = (other.fingerprint, other.objective, other.verdict) == (
+            outcome.fingerprint,
+            outcome.objective,
+            "VALID",
+        )
+        if is_same and other.rate is None:
+            reason = f"duplicate of trial {record.number}: identical scheduling decisions and objective"
+            return replace(outcome, verdict="SUSPECT", reason=reason, duplicate_of=record.number)
+    return outcome
+
+
+def may_share_prefixes(scenario: Scenario) -> bool:
+    """Prompts of this workload may have beginnings in common."""
+    kinds = scenario.workload.classes
+    return not kinds or any(kind.shared_prefix or kind.conversation or kind.file for kind in kinds)
+
+
+def hints_for(scenario: Scenario, finished: Sequence[TrialRecord]) -> RateHints:
+    """What saves probes: the best rate so far."""
+    if scenario.search is None or scenario.search.objective != SUSTAINABLE_RATE:
+        return RateHints()
+    return RateHints(to_beat=rate_to_beat(finished))
+
+
+def first_candidates(scenario: Scenario, num_trials: int) -> list[Candidate]:
+    """Configurations to try right after the default; those that could not start are left out."""
+    search = search_of(scenario)
+    default = default_params(scenario, search)
+    try:
+        found = candidates(_shape_of(scenario), default, 4 * num_trials)
+    except (ConfigError, ModelLoadError, ScenarioError):
+        return []  # the default does not start: trial 0 will say so
+    able = [each for each in found if _can_start(scenario, each.params)]
+    return able[: max(1, num_trials // 4)]
+
+
+def _can_start(scenario: Scenario, params: Mapping[str, Any]) -> bool:
+    outcome = settle(scenario, params, ())
+    return outcome is None
+
+
+def _shape_of(scenario: Scenario) -> LoadShape:
+    workload = generate_workload(scenario, limits_of(scenario))
+    total = workload.num_prompt_tokens + workload.max_output_tokens
+    kv_tokens = None
+    if scenario.target.kind == "simulated":
+        target = build_target(scenario, {})
+        assert isinstance(target, SimulatedTarget)
+        kv_tokens = target.resolved.num_blocks * target.resolved.config.cache.block_size
+    return LoadShape(
+        mean_tokens=float(total.mean()),
+        p95_tokens=float(np.percentile(total, 95)),
+        mean_prompt_tokens=float(workload.num_prompt_tokens.mean()),
+        kv_tokens=kv_tokens,
+    )
