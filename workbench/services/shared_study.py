@@ -47,7 +47,9 @@ def default_params(scenario: Scenario, search: Search) -> dict[str, Any]:
         from engine.catalog import find_gpu
         from engine.simulation import with_gpu_defaults
 
-        given = with_gpu_defaults(scenario.engine, find_gpu(scenario.target.gpu))
+        given = dict(scenario.engine)
+        if scenario.target.gpu is not None:
+            given = with_gpu_defaults(given, find_gpu(scenario.target.gpu))
         values = EngineConfig.from_dict({"model": scenario.model, **given}).to_dict()
         values |= scenario.target.model_dump(include=set(DEVICE_FIELDS))
     else:
