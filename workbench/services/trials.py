@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -84,9 +85,9 @@ class TrialWorker:
     def close(self) -> None:
         """End the worker; a trial that it still runs is lost."""
         if self._process is not None and self._connection is not None:
-            self._connection.close()
-            self._process.kill()
+            self._process.kill()  # before its pipe goes, whose end it would report
             self._process.join()
+            self._connection.close()
         self._process = self._connection = None
 
     def __enter__(self) -> TrialWorker:
@@ -130,6 +131,7 @@ _DEATH_S = 5.0
 def _without_interrupts() -> Iterator[None]:
     """A process that is started inside never sees Ctrl-C, which a terminal sends to all: the parent ends the worker.
     The parent's own Ctrl-C is delivered when the block ends."""
+    resource_tracker.ensure_running()  # starting it unblocks the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -143,14 +145,17 @@ def _serve_trials(connection: Connection, scenario: Scenario) -> None:
     while True:
         try:
             params, directory, seed, hints = connection.recv()
-        except EOFError:
-            return
+        except (EOFError, OSError):
+            return  # nobody asks any more
         try:
             answer: TrialOutcome | Exception = evaluate_trial(scenario, params, directory, seed, hints)
         except Exception as error:
             error.add_note(traceback.format_exc())
             answer = error
-        connection.send(answer)
+        try:
+            connection.send(answer)
+        except OSError:
+            return  # nobody waits for it any more
 
 
 def _end_with_parent() -> None:
