@@ -30,6 +30,8 @@ class TrialFacts:
     binding: Mapping[str, Any] | None = None
     run: str | None = None
     """Name of the run's folder in the study's."""
+    rate: Mapping[str, Any] | None = None
+    """Of a search for the sustainable rate: `passed`, `failed`, `probes`."""
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -176,6 +178,8 @@ class StudyFacts:
     """Of the search."""
     scenario_resolved: Mapping[str, Any]
     created_at: str | None
+    pareto: Mapping[str, Any] | None = None
+    """With several objectives: `objectives`, `front`, `knee`, `hypervolume`."""
 
     @property
     def rival(self) -> TrialFacts | None:

@@ -19,6 +19,7 @@ _NAMES = {
     "total_tokens_per_s": ("Total throughput", "tokens/s"),
     "slo_attainment": ("SLO attainment", "%"),
     "goodput_rps": ("Goodput", "req/s"),
+    "pareto": ("Output throughput", "tokens/s"),
     "sustainable_rate_per_s": ("Sustainable rate", "req/s"),
     "num_preemptions": ("Preemptions", ""),
     "kv_usage_mean": ("KV cache usage, mean", "%"),

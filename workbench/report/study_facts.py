@@ -51,6 +51,7 @@ def study_facts(
         seed=next((seed for seed in seeds if seed is not None), None),
         scenario_resolved=resolved,
         created_at=None if first_run is None else first_run.created_at,
+        pareto=values.get("pareto"),
     )
 
 
@@ -71,6 +72,7 @@ def trial_facts(values: Mapping[str, Any]) -> TrialFacts:
         fingerprint=values.get("decision_fingerprint"),
         binding=None if binding is None else dict(binding),
         run=values.get("run"),
+        rate=values.get("rate"),
     )
 
 

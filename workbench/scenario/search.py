@@ -31,6 +31,11 @@ LATENCIES = tuple(
 DEVICE_FIELDS = ("gpu", "tensor_parallel_size", "quantization")
 """Fields of a simulated target that a search may vary beside the engine's parameters."""
 
+PARETO = "pareto"
+"""Several objectives at once; the result is a front."""
+PARETO_OBJECTIVES = {"output_tokens_per_s": True, "ttft_s.p95": False, "tpot_s.p95": False}
+"""Name -> whether it is maximised."""
+
 Number = Integer | Annotated[float, Field(strict=True)]
 
 
@@ -95,7 +100,8 @@ class Search(Spec):
     sampler: Literal["tpe", "gp", "cmaes", "nsga2", "nsga3", "qmc", "random", "grid"] = "tpe"
     objective: str = ""
     """A rate (maximised) such as goodput_rps or a latency statistic (minimised) such as ttft_s.p95. Default with an
-    SLO: sustainable_rate_per_s where the arrivals have a rate, else goodput_rps; without one: output_tokens_per_s."""
+    SLO: sustainable_rate_per_s where the arrivals have a rate, else goodput_rps; without one: output_tokens_per_s.
+    `pareto`: output_tokens_per_s against ttft_s.p95 and tpot_s.p95."""
     seed: WholeNumber | None = None
     """Seed of the sampler; null = the scenario's."""
     space: Annotated[dict[str, Dimension], Field(min_length=1)]
@@ -103,13 +109,30 @@ class Search(Spec):
 
     @property
     def maximize(self) -> bool:
-        return self.objective in RATES
+        """With several objectives: the first of them."""
+        return self.objective in (*RATES, PARETO)
+
+    @property
+    def objectives(self) -> dict[str, bool]:
+        """Name -> whether it is maximised."""
+        return dict(PARETO_OBJECTIVES) if self.objective == PARETO else {self.objective: self.maximize}
+
+    @property
+    def is_pareto(self) -> bool:
+        return self.objective == PARETO
+
+    @model_validator(mode="after")
+    def _check_sampler(self) -> Search:
+        if self.is_pareto and self.sampler == "cmaes":
+            raise problem("sampler", "cmaes knows one objective only. Use nsga2 or tpe with objective: pareto")
+        return self
 
     @field_validator("objective")
     @classmethod
     def _check_objective(cls, value: str) -> str:
-        if value and value not in (*RATES, *LATENCIES):
-            raise problem("", f"is not an objective. {suggest(value, (*RATES, *LATENCIES))}")
+        known = (*RATES, *LATENCIES, PARETO)
+        if value and value not in known:
+            raise problem("", f"is not an objective. {suggest(value, known)}")
         return value
 
     @model_validator(mode="after")

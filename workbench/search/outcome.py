@@ -32,6 +32,8 @@ class TrialOutcome:
     """Class of failure, for counting equal ones in a row."""
     objective: float | None = None
     """Value of the study's objective, in its own unit."""
+    objectives: Mapping[str, float | None] | None = None
+    """With several objectives: each by its name; `objective` is the first of them then."""
     constraints: Mapping[str, float] = field(default_factory=dict)
     """SLO limit -> required share of requests minus share that kept it; at most 0 when it holds."""
     metrics: Mapping[str, Any] | None = None

@@ -16,6 +16,9 @@ from optuna.distributions import (
 
 from workbench.scenario.search import Dimension
 
+_POPULATION = 12
+"""Of the genetic samplers: Optuna's 50 would be a random search for the whole of a usual study."""
+
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:
     """The Optuna distribution of one dimension."""
@@ -82,9 +85,9 @@ def _sampler_of(
         case "cmaes":
             return samplers.CmaEsSampler(seed=seed)
         case "nsga2":
-            return samplers.NSGAIISampler(seed=seed)
+            return samplers.NSGAIISampler(seed=seed, population_size=_POPULATION)
         case "nsga3":
-            return samplers.NSGAIIISampler(seed=seed)
+            return samplers.NSGAIIISampler(seed=seed, population_size=_POPULATION)
         case "qmc":
             return samplers.QMCSampler(seed=seed, scramble=True)
         case "random":

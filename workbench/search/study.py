@@ -80,7 +80,7 @@ class SweepStudy:
             self._optuna = optuna.create_study(
                 study_name=name,
                 storage=self._storage,
-                direction="maximize" if search.maximize else "minimize",
+                directions=["maximize" if up else "minimize" for up in search.objectives.values()],
                 load_if_exists=is_new is None,
             )
         if not has_heartbeats(self._storage):
@@ -283,8 +283,10 @@ class SweepStudy:
         study = self._handle(trial.number)
         # CMA-ES knows no constraints: what misses the SLO is nothing to learn a rate from.
         is_blind = self._search.sampler == "cmaes" and any(value > 0 for value in outcome.constraints.values())
-        if outcome.state is TrialState.COMPLETE and outcome.objective is not None and not is_blind:
-            study.tell(trial, outcome.objective, skip_if_finished=True)
+        values = [outcome.objective] if outcome.objectives is None else list(outcome.objectives.values())
+        known = [value for value in values if value is not None]
+        if outcome.state is TrialState.COMPLETE and len(known) == len(self._search.objectives) and not is_blind:
+            study.tell(trial, known, skip_if_finished=True)
         elif outcome.state is not TrialState.FAILED:  # no figure, but the sampler learns to stay away
             study.tell(trial, state=OptunaState.PRUNED, skip_if_finished=True)
         else:

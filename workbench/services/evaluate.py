@@ -148,8 +148,8 @@ def store_run(directory: Path, result: RunResult, *, failure: str | None = None)
 def decisive_statistics(scenario: Scenario) -> tuple[str, ...]:
     """Latency statistics that the objective or a percentile limit decides by."""
     names = []
-    if scenario.search is not None and "." in scenario.search.objective:
-        names.append(scenario.search.objective)
+    if scenario.search is not None:
+        names += [name for name in scenario.search.objectives if "." in name]
     slos = [scenario.slo, *(kind.slo for kind in scenario.workload.classes)]
     for slo in slos:
         for limit in slo.limits if slo is not None else ():

@@ -13,6 +13,7 @@ from workbench.scenario import Scenario, ScenarioError, scenario_to_dict
 from workbench.scenario.search import Search
 from workbench.search.loop import Ending, run_trials
 from workbench.search.outcome import TrialState
+from workbench.search.pareto import Front, find_front
 from workbench.search.selection import Gain, best_trial
 from workbench.search.trials import SweepStopped, TrialRecord
 from workbench.services.foresight import first_candidates
@@ -64,6 +65,11 @@ class SweepResult:
     """It ended early for another reason than the budget that was asked for."""
 
     @property
+    def front(self) -> Front | None:
+        """With several objectives, and where a trial may win."""
+        return find_front(self.records, self.search.objectives) if self.search.is_pareto else None
+
+    @property
     def default(self) -> TrialRecord | None:
         return next((record for record in self.records if record.number == 0), None)
 
@@ -88,6 +94,7 @@ class SweepResult:
             else {"value": self.gain.value, "low": self.gain.low, "high": self.gain.high},
             "conclusion": conclusion_of(self),
             "trials": [trial_json(record) for record in self.records],
+            "pareto": None if self.front is None else self.front.to_dict(),
             "repeats": {name: list(values) for name, values in self.repeats.items()},
             "slo": None if self.scenario.slo is None else self.scenario.slo.model_dump(exclude_none=True),
             "space": {name: dimension.model_dump(exclude_none=True) for name, dimension in self.search.space.items()},
@@ -106,6 +113,7 @@ def trial_json(record: TrialRecord) -> dict[str, Any]:
         "verdict": outcome.verdict,
         "reason": outcome.reason,
         "objective": outcome.objective,
+        "objectives": outcome.objectives,
         "rate": outcome.rate,
         "duplicate_of": outcome.duplicate_of,
         "constraints": dict(outcome.constraints),
@@ -126,6 +134,8 @@ def conclusion_of(result: SweepResult) -> str:
         if any(r.outcome.verdict == "VALID" for r in complete):
             return "No configuration tried keeps the SLO at this load: lower the rate, relax the SLO or add capacity."
         return "No run can be trusted: see the verdicts of the trials."
+    if result.front is not None:
+        return _front_in_words(result.front)
     if result.best.number == 0:
         return "The default configuration was not beaten: no significant gain over the default."
     name = result.search.objective
@@ -138,6 +148,24 @@ def conclusion_of(result: SweepResult) -> str:
     if not result.gain.is_significant:
         return f"No significant gain over the default: {span} in {result.search.objective}."
     return f"Gain over the default: {span} in {result.search.objective}."
+
+
+def _front_in_words(front: Front) -> str:
+    values = front.knee.outcome.objectives or {}
+    knee = ", ".join(f"{name} {value:.4g}" for name, value in values.items() if value is not None)
+    count = "1 configuration is" if len(front.records) == 1 else f"{len(front.records)} configurations are"
+    return (
+        f"{count} beaten by no other in {', '.join(values)}. The knee is trial {front.knee.number} ({knee}); the front "
+        f"covers {front.hypervolume:.0%} of the span tried."
+    )
+
+
+def winner_of(records: Sequence[TrialRecord], search: Search) -> TrialRecord | None:
+    """The best trial; with several objectives the knee of the front."""
+    if not search.is_pareto:
+        return best_trial(records, maximize=search.maximize)
+    front = find_front(records, search.objectives)
+    return None if front is None else front.knee
 
 
 def run_sweep(
@@ -221,8 +249,8 @@ class _Sweep:
         if ending is Ending.DONE:
             self._archive.tidy(TEMPORARY_PREFIX)
         records = self._study.records()
-        best = best_trial(records, maximize=self._search.maximize)
-        if ending in (Ending.DONE, Ending.DEADLINE) and best is not None:
+        best = winner_of(records, self._search)
+        if ending in (Ending.DONE, Ending.DEADLINE) and best is not None and not self._search.is_pareto:
             worker = self._lanes.workers[0]
             try:
                 gain, repeats = _confirm(worker, self._scenario, self._search, records, best, self._events)
@@ -275,7 +303,7 @@ class _Sweep:
             search=self._search,
             directory=self._directory,
             records=records,
-            best=best_trial(records, maximize=self._search.maximize),
+            best=winner_of(records, self._search),
             gain=gain,
             seed=self._seed,
             num_trials=self._total,

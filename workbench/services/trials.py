@@ -196,8 +196,17 @@ def _measured(
         return replace(outcome, rate=found.bracket.to_dict(), peaks=asdict(found.peaks)), found.run
     result = run_scenario(scenario, params, seed=seed)
     peaks = Peaks.of(result.record)
-    objective = None if scenario.search is None else result.summary.overall.value(scenario.search.objective)
-    return replace(outcome_of(result, objective=objective), peaks=None if peaks is None else asdict(peaks)), result
+    names = {} if scenario.search is None else scenario.search.objectives
+    values = {name: result.summary.overall.value(name) for name in names}
+    outcome = outcome_of(result, objective=next(iter(values.values()), None))
+    return (
+        replace(
+            outcome,
+            objectives=values if len(values) > 1 else None,
+            peaks=None if peaks is None else asdict(peaks),
+        ),
+        result,
+    )
 
 
 def outcome_of(result: RunResult, *, objective: float | None) -> TrialOutcome:

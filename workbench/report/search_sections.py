@@ -1,0 +1,61 @@
+"""What the search itself found: the bracket of each rate, and the front of several objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from workbench.report.document import Block, Cell, Heading, Paragraph, Table
+from workbench.report.facts import StudyFacts, TrialFacts
+from workbench.report.quantities import DASH, label, parameter, shown
+
+_RATE = "sustainable_rate_per_s"
+
+
+def rate_blocks(study: StudyFacts) -> Iterator[Block]:
+    """Default and best: the rate that holds, the one that does not, and what stands in the way."""
+    found = [(name, trial) for name, trial in study.compared if trial.rate]
+    if not found:
+        return
+    yield Heading(text="How much traffic it carries")
+    rows = [[name, *_bracket_cells(trial)] for name, trial in found]
+    header = ["", "Holds up to", "Does not hold at", "Probes", "What fails there"]
+    yield Table(header=header, rows=rows, left=frozenset({0, 4}))
+    yield Paragraph(
+        text="A rate holds when the 95 % interval (Wilson) of every SLO's attainment lies above its target, and neither "
+        "queue nor backlog grows. Every configuration is offered the same requests, faster or slower; what lies "
+        "between the two rates could not be decided.",
+        kind="note",
+    )
+
+
+def _bracket_cells(trial: TrialFacts) -> list[Cell | str]:
+    rate = trial.rate or {}
+    passed, failed, probes = rate.get("passed"), rate.get("failed"), rate.get("probes") or []
+    reasons = [
+        str(probe.get("reason")) for probe in probes if probe.get("rate_per_s") == failed and probe.get("reason")
+    ]
+    first = Cell(text=shown(_RATE, passed), tone="strong") if passed is not None else Cell(text="no rate", tone="bad")
+    return [first, shown(_RATE, failed), str(len(probes)), reasons[-1] if reasons else DASH]
+
+
+def front_blocks(study: StudyFacts) -> Iterator[Block]:
+    """The configurations that no other beats in every objective."""
+    front: Mapping[str, Any] = study.pareto or {}
+    if not front.get("front"):
+        return
+    names, params = list(front["objectives"]), list(study.space)
+    yield Heading(text="Pareto front")
+    rows: list[list[Cell | str]] = []
+    for entry in front["front"]:
+        is_knee = entry["number"] == front.get("knee")
+        mark = Cell(text=f"{entry['number']}" + (" knee" if is_knee else ""), tone="strong" if is_knee else "plain")
+        figures = [shown(name, (entry.get("values") or {}).get(name)) for name in names]
+        rows.append([mark, *(parameter(entry["params"].get(name)) for name in params), *figures])
+    yield Table(header=["Trial", *params, *(label(name) for name in names)], rows=rows)
+    yield Paragraph(
+        text="No other valid trial is as good in all of these and better in one. The knee is the nearest to the best of "
+        f"each, scaled to the span of the front; the front dominates {front.get('hypervolume', 0.0):.0%} of the box "
+        "between the best and the worst values seen (hypervolume).",
+        kind="note",
+    )
