@@ -23,8 +23,8 @@ def rate_blocks(study: StudyFacts) -> Iterator[Block]:
     yield Table(header=header, rows=rows, left=frozenset({0, 4}))
     yield Paragraph(
         text="A rate holds when the 95 % interval (Wilson) of every SLO's attainment lies above its target, and "
-        "neither queue nor backlog grows. Every configuration is offered the same requests, faster or slower; what lies "
-        "between the two rates could not be decided.",
+        "neither queue nor backlog grows. Every configuration is offered the same requests, faster or slower; what "
+        "lies between the two rates could not be decided.",
         kind="note",
     )
 
