@@ -22,9 +22,9 @@ def rate_blocks(study: StudyFacts) -> Iterator[Block]:
     header = ["", "Holds up to", "Does not hold at", "Probes", "What fails there"]
     yield Table(header=header, rows=rows, left=frozenset({0, 4}))
     yield Paragraph(
-        text="A rate holds when the 95 % interval (Wilson) of every SLO's attainment lies above its target, and neither "
-        "queue nor backlog grows. Every configuration is offered the same requests, faster or slower; what lies "
-        "between the two rates could not be decided.",
+        text="A rate holds when the 95 % interval (Wilson) of every SLO's attainment lies above its target, and "
+        "neither queue nor backlog grows. Every configuration is offered the same requests, faster or slower; what "
+        "lies between the two rates could not be decided.",
         kind="note",
     )
 
@@ -54,8 +54,8 @@ def front_blocks(study: StudyFacts) -> Iterator[Block]:
         rows.append([mark, *(parameter(entry["params"].get(name)) for name in params), *figures])
     yield Table(header=["Trial", *params, *(label(name) for name in names)], rows=rows)
     yield Paragraph(
-        text="No other valid trial is as good in all of these and better in one. The knee is the nearest to the best of "
-        f"each, scaled to the span of the front; the front dominates {front.get('hypervolume', 0.0):.0%} of the box "
+        text="No other valid trial is as good in all of these and better in one. The knee is the nearest to the best "
+        f"of each, scaled to the span of the front; it dominates {front.get('hypervolume', 0.0):.0%} of the box "
         "between the best and the worst values seen (hypervolume).",
         kind="note",
     )
