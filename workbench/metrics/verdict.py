@@ -15,6 +15,7 @@ from workbench.metrics.definitions import client_lag_s, token_counts
 from workbench.metrics.records import Outcome, RunRecord
 from workbench.metrics.selfchecks import find_violations
 from workbench.metrics.statistics import min_samples
+from workbench.metrics.steady import find_trend
 from workbench.metrics.summary import RunSummary, count_outcomes
 
 
@@ -57,6 +58,8 @@ class Expectations:
     """The workload shares prefixes on purpose."""
     has_concurrency_cap: bool = False
     """The scenario caps concurrency, so that requests held back by the client are expected."""
+    is_steady: bool = False
+    """The load is the same from beginning to end and lasts long enough to tell: a trend is the server's."""
     max_lag_fraction: float = 0.05
     """Client lag (p99) allowed, as a fraction of the tightest SLO limit, or of the TTFT p50 without an SLO."""
     min_lag_limit_s: float = 0.005
@@ -85,6 +88,7 @@ def judge(record: RunRecord, summary: RunSummary, expectations: Expectations | N
         *_clock(record),
         *_self_checks(record),
         *_outside_profile(record),
+        *_trend(record, expected),
         *_prefix_hits(record, expected),
         *_too_few(summary, expected),
     ]
@@ -194,6 +198,15 @@ def _outside_profile(record: RunRecord) -> Iterator[Reason]:
         message=f"Outside what profile {profile.get('name')} was calibrated for: {'; '.join(profile['outside'])}. Its "
         "error is not known there. Calibrate for this scenario",
     )
+def _trend(record: RunRecord, expected: Expectations) -> Iterator[Reason]:
+    trend = find_trend(record) if expected.is_steady else None
+    if trend is not None:
+        yield Reason(
+            code="not_stationary",
+            status=Status.SUSPECT,
+            message=f"The run has no steady state ({trend}): the load is more than the server carries, or the run too "
+            "short. Figures would grow with its length. Lower the rate or lengthen the run",
+        )
 
 
 def _prefix_hits(record: RunRecord, expected: Expectations) -> Iterator[Reason]:

@@ -23,7 +23,7 @@ class Window:
 
     def holds_requests(self, table: RequestTable) -> BoolArray:
         """[n] which requests belong to it; one that was never sent counts by its intended arrival."""
-        issued = _issued_s(table)
+        issued = issued_s(table)
         return np.asarray((issued >= self.start_s) & (issued <= self.end_s))
 
     def holds_steps(self, steps: StepTable) -> BoolArray:
@@ -40,7 +40,7 @@ def measurement_window(record: RunRecord, *, warm_up_s: float = 0.0, cool_down_s
     """
     arrivals = record.requests.arrival_s
     first = float(arrivals.min()) if len(arrivals) else 0.0
-    end = max(first + record.duration_s, float(_issued_s(record.requests).max(initial=first)))
+    end = max(first + record.duration_s, float(issued_s(record.requests).max(initial=first)))
     if cool_down_s > 0 and len(arrivals):
         end = float(arrivals.max()) - cool_down_s
     window = Window(start_s=first + warm_up_s, end_s=end)
@@ -51,6 +51,6 @@ def measurement_window(record: RunRecord, *, warm_up_s: float = 0.0, cool_down_s
     return window
 
 
-def _issued_s(table: RequestTable) -> FloatArray:
+def issued_s(table: RequestTable) -> FloatArray:
     """[n] when each request was sent; its intended arrival where it never was."""
     return np.asarray(np.where(np.isnan(table.sent_s), table.arrival_s, table.sent_s), dtype=np.float64)

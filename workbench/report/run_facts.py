@@ -49,6 +49,9 @@ def run_facts(name: str, info: Mapping[str, Any], record: RunRecord) -> RunFacts
 
 
 def _window(info: Mapping[str, Any], record: RunRecord) -> Window:
+    stored = info.get("window_s")
+    if stored is not None:
+        return Window(start_s=float(stored[0]), end_s=float(stored[1]))
     measurement = info["scenario"].get("measurement") or {}
     try:
         return measurement_window(

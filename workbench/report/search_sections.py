@@ -55,7 +55,7 @@ def front_blocks(study: StudyFacts) -> Iterator[Block]:
     yield Table(header=["Trial", *params, *(label(name) for name in names)], rows=rows)
     yield Paragraph(
         text="No other valid trial is as good in all of these and better in one. The knee is the nearest to the best "
-        f"of each, scaled to the span of the front; the front dominates {front.get('hypervolume', 0.0):.0%} of the box "
+        f"of each, scaled to the span of the front; it dominates {front.get('hypervolume', 0.0):.0%} of the box "
         "between the best and the worst values seen (hypervolume).",
         kind="note",
     )

@@ -19,10 +19,11 @@ __all__ = ["Measurement", "RequestClass", "Scenario", "WorkloadSpec"]
 class Measurement(Spec):
     """The part of the run that counts."""
 
-    warm_up: DurationOrZero = 0.0
-    """Requests sent before this are left out of all figures."""
-    cool_down: DurationOrZero = 0.0
-    """Requests sent within this time before the last arrival are left out."""
+    warm_up: DurationOrZero | None = None
+    """Requests sent before this are left out of all figures. null: recognised in a load that stays the same and lasts a
+    minute by design, none otherwise."""
+    cool_down: DurationOrZero | None = None
+    """Requests sent within this time before the last arrival are left out. null: see warm_up."""
 
 
 class Scenario(Spec):

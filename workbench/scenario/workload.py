@@ -47,9 +47,14 @@ class WorkloadSpec(Spec):
         return sum(count or 0 for count in counts) if counts and counts[0] is not None else self.num_requests
 
     @property
+    def all_arrivals(self) -> tuple[ArrivalSpec, ...]:
+        """The common process and those of the classes."""
+        return tuple(each for each in (self.arrivals, *(kind.arrivals for kind in self.classes)) if each is not None)
+
+    @property
     def rate_refusal(self) -> str | None:
         """Why the load cannot be offered at another rate and held there; None where it can."""
-        refusals = (rate_refusal(arrivals) for arrivals in (self.arrivals, *(kind.arrivals for kind in self.classes)))
+        refusals = (rate_refusal(arrivals) for arrivals in self.all_arrivals)
         return next(filter(None, refusals), None)
 
     @model_validator(mode="after")

@@ -15,10 +15,12 @@ from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.attainment import SloPolicy
 from workbench.metrics.binding import Binding, binding_of
 from workbench.metrics.records import RunRecord
+from workbench.metrics.steady import STEADY_S, steady_window
 from workbench.metrics.summary import RunSummary, summarize
 from workbench.metrics.verdict import Expectations, Verdict, judge
-from workbench.metrics.windows import measurement_window
+from workbench.metrics.windows import Window, measurement_window
 from workbench.scenario import Scenario, ScenarioError, scenario_to_dict
+from workbench.scenario.arrivals import DiurnalArrivals, TraceArrivals
 from workbench.services.targets import RunnableTarget, build_target
 from workbench.store.provenance import collect_provenance
 from workbench.store.runs import RunInfo, StoredRun, save_run
@@ -100,12 +102,7 @@ def assess(
     scenario: Scenario, params: Mapping[str, Any], seed: int, workload: Workload, record: RunRecord
 ) -> RunResult:
     """Figures and verdict of a record."""
-    try:
-        window = measurement_window(
-            record, warm_up_s=scenario.measurement.warm_up, cool_down_s=scenario.measurement.cool_down
-        )
-    except ValueError as error:
-        raise ScenarioError(str(error)) from error
+    window = window_of(scenario, workload, record)
     summary = summarize(record, SloPolicy.from_scenario(scenario), window)
     verdict = judge(
         record,
@@ -113,6 +110,7 @@ def assess(
         Expectations(
             statistics=decisive_statistics(scenario),
             declares_sharing=workload.declares_sharing,
+            is_steady=is_steady(scenario, workload),
             has_concurrency_cap=workload.max_concurrency is not None,
         ),
     )
@@ -125,6 +123,30 @@ def assess(
         summary=summary,
         verdict=verdict,
     )
+
+
+def is_steady(scenario: Scenario, workload: Workload) -> bool:
+    """The load stays the same by design, and lasts a minute: what moves is the server. A trace moves itself."""
+    spec = scenario.workload
+    if spec.rate_refusal or workload.turn_pacing is not None or workload.closed_loop is not None:
+        return False
+    if any(isinstance(each, (TraceArrivals, DiurnalArrivals)) for each in spec.all_arrivals):
+        return False
+    return (workload.summary.span_s or 0.0) >= STEADY_S
+
+
+def window_of(scenario: Scenario, workload: Workload, record: RunRecord) -> Window:
+    """The part that counts: as the scenario says, or else recognised where there is a steady state to look for.
+
+    Raises `ScenarioError` where warm-up and cool-down leave nothing.
+    """
+    warm_up, cool_down = scenario.measurement.warm_up, scenario.measurement.cool_down
+    if warm_up is None and cool_down is None and is_steady(scenario, workload) and len(record.requests):
+        return steady_window(record)
+    try:
+        return measurement_window(record, warm_up_s=warm_up or 0.0, cool_down_s=cool_down or 0.0)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from error
 
 
 def store_run(directory: Path, result: RunResult, *, failure: str | None = None) -> Path:
@@ -140,6 +162,7 @@ def store_run(directory: Path, result: RunResult, *, failure: str | None = None)
         verdict=result.verdict.status.value,
         reasons=result.verdict.messages,
         failure=failure,
+        window_s=(result.summary.window.start_s, result.summary.window.end_s),
         provenance=collect_provenance(),
     )
     return save_run(directory, StoredRun(info=info, record=result.record))

@@ -13,6 +13,7 @@ from workbench.metrics.certainty import HopelessRun
 from workbench.metrics.peaks import Peaks
 from workbench.metrics.proportion import Proof
 from workbench.metrics.records import IntArray, RequestTable
+from workbench.metrics.steady import STEADY_S
 from workbench.metrics.sustain import judge_sustained
 from workbench.scenario import Scenario, ScenarioError
 from workbench.search.rate import MOST_REQUESTS, Probe, RateBracket, find_sustainable_rate
@@ -23,9 +24,6 @@ from workbench.services.targets import RunnableTarget, build_target
 from workbench.workload import generate_workload
 from workbench.workload.rate import arrival_rate, at_rate, lengthened
 from workbench.workload.records import Workload
-
-STEADY_S = 60.0
-"""A rate that held for less than this is tried with more requests before it is believed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

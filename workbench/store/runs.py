@@ -52,6 +52,8 @@ class RunInfo:
     reasons: Sequence[str] = ()
     failure: str | None = None
     """Why the run broke, if it did."""
+    window_s: Sequence[float] | None = None
+    """[start, end] of the part that counts, seconds of the run's clock; None in runs stored before it was kept."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Versions, hardware, commit: `workbench.store.provenance`."""
 
@@ -89,6 +91,7 @@ def save_run(directory: Path, run: StoredRun) -> Path:
             "prefix_queried_tokens": record.prefix_queried_tokens,
             "prefix_hit_tokens": record.prefix_hit_tokens,
             "decision_fingerprint": record.decision_fingerprint,
+            "stopped": record.stopped,
             "notes": list(record.notes),
         },
     }
@@ -116,6 +119,7 @@ def load_run(directory: Path) -> StoredRun:
             prefix_queried_tokens=int(facts["prefix_queried_tokens"]),
             prefix_hit_tokens=int(facts["prefix_hit_tokens"]),
             decision_fingerprint=facts["decision_fingerprint"],
+            stopped=facts.get("stopped"),
             notes=tuple(facts["notes"]),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -157,6 +161,7 @@ def _read_run_file(directory: Path) -> dict[str, Any]:
 
 
 def _info(directory: Path, values: Mapping[str, Any]) -> RunInfo:
+    values = {"window_s": None, **values}
     missing = [name for name in RunInfo.__dataclass_fields__ if name not in values]
     if missing:
         raise StoreError(f"{directory / RUN_FILE}: has no {missing[0]!r}. Was it written by another version?")
