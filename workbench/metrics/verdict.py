@@ -198,6 +198,8 @@ def _outside_profile(record: RunRecord) -> Iterator[Reason]:
         message=f"Outside what profile {profile.get('name')} was calibrated for: {'; '.join(profile['outside'])}. Its "
         "error is not known there. Calibrate for this scenario",
     )
+
+
 def _trend(record: RunRecord, expected: Expectations) -> Iterator[Reason]:
     trend = find_trend(record) if expected.is_steady else None
     if trend is not None:
