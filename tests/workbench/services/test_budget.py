@@ -165,3 +165,26 @@ def test_startup_lines_are_those_that_vllm_printed(
         f"GPU KV cache size: {tokens} tokens",
         f"Maximum concurrency for {length} tokens per request: {concurrency}x",
     ]
+
+
+def test_model_whose_layers_are_all_windowed_needs_blocks_for_window_and_step() -> None:
+    found = ask(model="mistralai/Mistral-7B-Instruct-v0.1", kv_bytes="16GiB", max_model_lens=(32768,))
+    assert (found["bytes_per_token"], found["num_blocks"]) == (131_072, 8192)
+    # min(4096 - 1 + 2048, 32768) = 6143 tokens = 384 blocks, and one more
+    assert found["windowed"]["blocks_per_request"] == 385
+    assert found["windowed"]["concurrency"] == 21.27
+    assert found["max_concurrency"] == {"32768": 4.0}
+
+
+def test_model_with_every_second_layer_windowed_splits_its_blocks() -> None:
+    found = ask(model="google/gemma-2-9b-it", kv_bytes="16GiB", max_model_lens=(8192,))
+    assert (found["bytes_per_token"], found["num_blocks"]) == (344_064, 3120)
+    windowed = found["windowed"]
+    assert (windowed["num_groups"], windowed["num_windowed_layers"]) == (2, 21)
+    assert windowed["num_blocks"] == 6240
+    assert windowed["blocks_per_request"] == 512 + 385
+    assert windowed["concurrency"] == 6.95
+
+
+def test_model_without_a_window_has_no_windowed_figures() -> None:
+    assert ask(kv_bytes="16GiB")["windowed"] is None
