@@ -34,7 +34,7 @@ _PARAMETERS: dict[Limit, str] = {"kv": "num_blocks", "budget": "max_num_batched_
 @rule
 def kv_cache_full(evidence: Evidence) -> Finding | None:
     """Waiting grows though running is under the cap: the KV cache is full."""
-    if not load.is_queueing(evidence) or _limit(evidence) != "kv" or not _helps(evidence, "kv"):
+    if not _is_cause(evidence, "kv"):
         return None
     limits, usage = evidence.limits, load.kv_usage_while_queueing(evidence.timeline)
     running = load.running_while_queueing(evidence.timeline)
@@ -62,7 +62,7 @@ def kv_cache_full(evidence: Evidence) -> Finding | None:
 @rule
 def token_budget_too_small(evidence: Evidence) -> Finding | None:
     """Waiting grows though running is under the cap and memory is free: the token budget admits too little a step."""
-    if not load.is_queueing(evidence) or _limit(evidence) != "budget" or not _helps(evidence, "budget"):
+    if not _is_cause(evidence, "budget"):
         return None
     budget, running = evidence.limits.max_num_batched_tokens, load.running_while_queueing(evidence.timeline)
     usage = load.kv_usage_while_queueing(evidence.timeline)
@@ -84,7 +84,7 @@ def token_budget_too_small(evidence: Evidence) -> Finding | None:
 @rule
 def sequence_cap_too_small(evidence: Evidence) -> Finding | None:
     """All seats are taken though memory is free."""
-    if not load.is_queueing(evidence) or _limit(evidence) != "cap" or not _helps(evidence, "cap"):
+    if not _is_cause(evidence, "cap"):
         return None
     cap, usage = load.cap_of(evidence), load.kv_usage_while_queueing(evidence.timeline)
     trial = evidence.trial("max_num_seqs")
@@ -107,7 +107,8 @@ def saturation(evidence: Evidence) -> Finding | None:
     traffic = evidence.traffic
     is_busy = (traffic.busy_share or 0.0) >= _BUSY and bool(evidence.trials)
     is_full = traffic.misses_ttft and is_busy and not traffic.is_client_capped
-    if not (load.is_queueing(evidence) or is_full) or not _is_saturated(evidence):
+    is_slowing = load.is_slowing(evidence)
+    if not (load.is_queueing(evidence) or is_full or is_slowing) or not _is_saturated(evidence):
         return None
     arriving, served = traffic.arrival_rate, traffic.completion_rate
     replicas: Any = "more"
@@ -120,9 +121,7 @@ def saturation(evidence: Evidence) -> Finding | None:
     return Finding(
         code="saturation",
         severity=60,
-        symptom=f"{load.describe_queue(evidence)} although the engine works without a pause"
-        if load.is_queueing(evidence)
-        else f"{', '.join(traffic.missed)} and the engine works {traffic.busy_share or 0:.0%} of the time",
+        symptom=_overload(evidence),
         cause=f"saturation: the load is more than one instance can serve{rates}{proof}",
         evidence=_figures(
             evidence,
@@ -136,6 +135,16 @@ def saturation(evidence: Evidence) -> Finding | None:
             Change(parameter="queue_limit", value="429 beyond it", note="so that accepted requests keep their SLO"),
         ),
     )
+
+
+def _overload(evidence: Evidence) -> str:
+    traffic = evidence.traffic
+    if load.is_queueing(evidence):
+        return f"{load.describe_queue(evidence)} although the engine works without a pause"
+    busy = f"the engine works {traffic.busy_share or 0:.0%} of the time"
+    if load.is_slowing(evidence):
+        return f"requests of the last third take {traffic.slowdown:.1f} times as long a token as the first, and {busy}"
+    return f"{', '.join(traffic.missed)} and {busy}"
 
 
 def _limit(evidence: Evidence) -> Limit | None:
@@ -155,18 +164,23 @@ def _limit(evidence: Evidence) -> Limit | None:
     return "kv" if is_full else "budget"
 
 
+def _is_cause(evidence: Evidence, limit: Limit) -> bool:
+    """The limit holds the queue and lifting it helps. Where a replay helps, that is the proof."""
+    if evidence.trials:
+        trial = evidence.trial(_PARAMETERS[limit])
+        return trial is not None and trial.helps and (load.is_queueing(evidence) or evidence.traffic.misses_ttft)
+    return load.is_queueing(evidence) and _limit(evidence) == limit and _helps(evidence, limit)
+
+
 def parameters_by_share(evidence: Evidence) -> list[str]:
     """The three limits' parameters, the one that ends admission first."""
-    first = _limit(evidence)
+    first = _limit(evidence) or "budget"
     order = sorted(_PARAMETERS, key=lambda limit: limit != first)
     return [_PARAMETERS[limit] for limit in order]
 
 
 def _helps(evidence: Evidence, limit: Limit) -> bool:
-    """Lifting the limit helps: replayed where there are replays, by rule of thumb otherwise."""
-    trial = evidence.trial(_PARAMETERS[limit])
-    if trial is not None:
-        return trial.helps
+    """By rule of thumb, without a replay: lifting the limit helps."""
     admission, budget = evidence.admission, evidence.limits.max_num_batched_tokens
     if limit == "budget":
         is_crowded = admission is not None and (admission.decode_share or 0.0) >= _CROWDED
@@ -179,6 +193,8 @@ def _helps(evidence: Evidence, limit: Limit) -> bool:
 
 def _is_saturated(evidence: Evidence) -> bool:
     """No limit of the three, once lifted, would help."""
+    if not load.is_queueing(evidence) and not evidence.trials:
+        return True
     if evidence.trials:
         return not any(trial.helps for trial in evidence.trials if trial.parameter in _PARAMETERS.values())
     limit = _limit(evidence)
