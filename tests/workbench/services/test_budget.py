@@ -188,3 +188,20 @@ def test_model_with_every_second_layer_windowed_splits_its_blocks() -> None:
 
 def test_model_without_a_window_has_no_windowed_figures() -> None:
     assert ask(kv_bytes="16GiB")["windowed"] is None
+
+
+@pytest.mark.parametrize(("max_model_len", "num_blocks", "starts"), [(20_000, 1952, True), (29_000, 1478, False)])
+def test_blocks_left_on_a_card_are_near_those_that_vllm_found(
+    max_model_len: int, num_blocks: int, starts: bool
+) -> None:
+    # vllm-project/vllm issue 10517: Llama-3.1-8B on an RTX 3090 at 0.90, prompts not chunked, before CUDA graphs
+    settings = {"max_num_batched_tokens": max_model_len, "enforce_eager": True}
+    found = ask(
+        model="meta-llama/Llama-3.1-8B-Instruct",
+        gpu="rtx-3090",
+        utilizations=(0.9,),
+        max_model_lens=(max_model_len,),
+        settings=settings,
+    )
+    assert found["num_blocks"] == pytest.approx(num_blocks, rel=0.05)
+    assert found["starts"] is starts
