@@ -48,6 +48,8 @@ class Limits:
     block_size: int | None = None
     num_blocks: int | None = None
     gpu_memory_utilization: float | None = None
+    device_memory: int | None = None
+    """Bytes that the scenario gives the engine; None where the device's own memory is the limit."""
     prefix_caching: bool | None = None
     reserves_max_len: bool = False
     """`kv_policy: contiguous`: every request holds `max_model_len` positions."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from workbench.capacity.diagnosis import load
-from workbench.capacity.diagnosis.evidence import Evidence, Trial
+from workbench.capacity.diagnosis.evidence import Evidence, Limits, Trial
 from workbench.capacity.diagnosis.finding import Change, Finding
 from workbench.capacity.diagnosis.registry import rule
 
@@ -41,13 +42,6 @@ def kv_cache_full(evidence: Evidence) -> Finding | None:
     under = f"running stays at {running:.0f}" if running is not None else "running does not rise"
     if limits.max_num_seqs:
         under += f", under the cap of {limits.max_num_seqs}"
-    changes = [Change(parameter="gpu_memory_utilization", value=_higher(limits.gpu_memory_utilization))]
-    if limits.gpu_memory_utilization is not None and limits.gpu_memory_utilization >= 0.9:
-        changes = []
-    changes += [
-        Change(parameter="kv_cache_dtype", value="fp8", note="twice the tokens in the same memory"),
-        Change(parameter="tensor_parallel_size", value="double", note="or quantised weights, which leave more for KV"),
-    ]
     usage_text = "" if usage is None else f"{usage:.0%} of its blocks are in use while requests wait; "
     return Finding(
         code="kv_cache_full",
@@ -55,8 +49,19 @@ def kv_cache_full(evidence: Evidence) -> Finding | None:
         symptom=f"{load.describe_queue(evidence)} while {under}",
         cause=f"the KV cache is full: {usage_text}admission needs free blocks, not a seat{_proof(evidence, 'kv')}",
         evidence=_figures(evidence, kv_usage=usage, running=running, num_blocks=limits.num_blocks),
-        changes=tuple(changes),
+        changes=tuple(_more_kv(limits)),
     )
+
+
+def _more_kv(limits: Limits) -> Iterator[Change]:
+    if limits.device_memory is not None:
+        size = f"{2 * limits.device_memory / 1024**2:.0f}MiB"
+        yield Change(parameter="device_memory", value=size, note="the scenario's own limit, doubled")
+    if limits.gpu_memory_utilization is None or limits.gpu_memory_utilization < 0.9:
+        yield Change(parameter="gpu_memory_utilization", value=_higher(limits.gpu_memory_utilization))
+    if limits.device_memory is None:
+        yield Change(parameter="kv_cache_dtype", value="fp8", note="twice the tokens in the same memory")
+        yield Change(parameter="tensor_parallel_size", value="double", note="or quantised weights, which leave more")
 
 
 @rule

@@ -33,6 +33,7 @@ def limits_of_run(engine: Mapping[str, Any], stated: Mapping[str, Any]) -> Limit
         block_size=size,
         num_blocks=blocks,
         gpu_memory_utilization=engine.get("gpu_memory_utilization"),
+        device_memory=engine.get("device_memory") if stated.get("device_memory") is not None else None,
         prefix_caching=engine.get("enable_prefix_caching"),
         reserves_max_len=engine.get("kv_policy") == "contiguous",
         full_len_concurrency=max_concurrency(blocks, window, size) if blocks and window and size else None,
