@@ -96,8 +96,10 @@ def _render(found: Any) -> None:
 
     plan, device, spec = found.shown, found.deployment.device, found.deployment.spec
     gpus = f"{plan.num_gpus} x {device.gpu.id}" if plan.num_gpus > 1 else device.gpu.id
+    name = found.question.model
+    name += "" if name in spec.name else f", geometry of {spec.name},"
     out.print(
-        f"{spec.name} ({device.precision.weights} weights, {device.precision.kv} KV) on {gpus}; "
+        f"{name} ({device.precision.weights} weights, {device.precision.kv} KV) on {gpus}; "
         f"bytes are those of {'each' if plan.num_gpus > 1 else 'the'} GPU",
         markup=False,
     )
@@ -109,6 +111,7 @@ def _render(found: Any) -> None:
         markup=False,
     )
     _render_concurrency(found)
+    _render_windowed(found)
     out.print(_table(found))
     for warning in found.warnings:
         out.print(f"warning: {warning}", markup=False)
@@ -155,6 +158,18 @@ def _render_concurrency(found: Any) -> None:
         f"{lengths.p95:,.0f} tokens ({lengths.num_requests:,} requests of {lengths.source})",
         markup=False,
     )
+
+
+def _render_windowed(found: Any) -> None:
+    from workbench.cli.console import out
+
+    windowed = found.windowed
+    if windowed is not None:
+        out.print(
+            f"  vLLM's hybrid cache manager keeps {windowed.window:,} tokens in {windowed.num_windowed_layers} of the "
+            f"layers: {windowed.kv_tokens:,} tokens, {windowed.concurrency:.2f} such requests at once",
+            markup=False,
+        )
 
 
 def _table(found: Any) -> Table:

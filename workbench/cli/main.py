@@ -28,9 +28,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 scenario_app = typer.Typer(help="Check, show and describe scenario files.", no_args_is_help=True)
-app.command("budget")(budget_command)
-app.command("doctor")(doctor_command)
-app.command("export")(export_command)
 app.add_typer(scenario_app, name="scenario")
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(catalog_app, name="catalog")
@@ -208,6 +205,11 @@ def serve(
     from workbench.services.serve import serve as run_server
 
     run_server(model=model, host=host, port=port, settings=overrides or [], served_model_name=served_model_name)
+
+
+app.command("budget")(budget_command)
+app.command("doctor")(doctor_command)
+app.command("export")(export_command)
 
 
 @app.command()

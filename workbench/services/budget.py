@@ -15,6 +15,7 @@ from engine.errors import ConfigError, suggest
 from engine.simulation import SimulatedDevice, find_simulated_spec
 from workbench.capacity.kv_plan import Deployment, KvPlan, plan_kv
 from workbench.capacity.remedies import Remedy, find_remedies
+from workbench.capacity.windowed import WindowedPlan, plan_windowed
 
 _WEIGHTS = {
     "bfloat16": None, "bf16": None, "float16": None, "fp16": None, "half": None,
@@ -92,7 +93,8 @@ class Budget:
         plan, device, refused = self.shown, self.deployment.device, self.refused
         asked = sorted({item.max_model_len for item in self.plans})
         return {
-            "model": self.deployment.spec.name,
+            "model": self.question.model,
+            "geometry": self.deployment.spec.name,
             "gpu": device.gpu.id,
             "num_gpus": plan.num_gpus,
             "dtype": device.precision.weights,
@@ -111,12 +113,19 @@ class Budget:
             "device_bytes": plan.device_bytes,
             "budget_bytes": plan.budget_bytes,
             "startup_lines": startup_lines(plan),
+            "windowed": None if self.windowed is None else _fields(self.windowed),
             "starts": refused is None,
             "reason": None if refused is None else refused.problem,
             "remedies": [remedy.to_dict() for remedy in self.remedies],
             "warnings": list(self.warnings),
             "table": [_cell(item) for item in self.table],
         }
+
+    @property
+    def windowed(self) -> WindowedPlan | None:
+        """The shown plan as vLLM counts it for a model with a sliding window; None for the others."""
+        budget_tokens = self.deployment.config().scheduler.max_num_batched_tokens
+        return plan_windowed(self.deployment.spec, self.shown, budget_tokens)
 
     def concurrency(self, plan: KvPlan) -> dict[str, float | None]:
         """Requests at once if all were as long as allowed, as the mean, as the 95th percentile."""
@@ -244,5 +253,5 @@ def _cell(plan: KvPlan) -> dict[str, Any]:
     }
 
 
-def _fields(lengths: Lengths) -> dict[str, Any]:
-    return {name: getattr(lengths, name) for name in Lengths.__dataclass_fields__}
+def _fields(record: Lengths | WindowedPlan) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}

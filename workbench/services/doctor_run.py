@@ -147,7 +147,7 @@ def _is_worth_replaying(evidence: Evidence, scenario: Scenario, record: RunRecor
     traffic = evidence.traffic
     is_blocked = evidence.blocking is not None and traffic.meets_slo is not True
     is_slow = traffic.misses_ttft and not traffic.is_client_capped
-    return load.is_queueing(evidence) or is_slow or is_blocked
+    return load.is_queueing(evidence) or load.is_slowing(evidence) or is_slow or is_blocked
 
 
 def _replays(scenario: Scenario, run: StoredRun, workload: Workload, evidence: Evidence) -> Iterator[Trial]:
@@ -157,7 +157,7 @@ def _replays(scenario: Scenario, run: StoredRun, workload: Workload, evidence: E
         return
     known = {
         "max_num_batched_tokens": (budget, max(4 * budget, 2048)),
-        "max_num_seqs": (cap, 4 * cap),
+        "max_num_seqs": (cap, max(min(4 * cap, budget), cap)),
         "num_blocks": (blocks, 2 * blocks),
         "long_prefill_token_threshold": (0, max(64, min(budget // 4, 1024))),
     }
@@ -165,8 +165,8 @@ def _replays(scenario: Scenario, run: StoredRun, workload: Workload, evidence: E
     for name in [*names, *parameters_by_share(evidence)]:
         before, value = known[name]
         params = {**run.info.params, name: value}
-        if name == "max_num_seqs":
-            params["max_num_batched_tokens"] = max(budget, value)
+        if value == before:
+            continue
         try:
             target = build_target(scenario, params)
             record = target.run(workload, deadline_s=deadline_of(workload))
@@ -179,6 +179,8 @@ def _replays(scenario: Scenario, run: StoredRun, workload: Workload, evidence: E
             ttft_p95_s=(_ttft_p95(run.record.requests), _ttft_p95(record.requests)),
             short_ttft_p95_s=(_short_ttft_p95(run.record.requests), _short_ttft_p95(record.requests)),
             completion_rate=(completion_rate(run.record), completion_rate(record)),
+            cures_slo=evidence.traffic.meets_slo is False
+            and summarize(record, SloPolicy.from_scenario(scenario)).meets_slo is True,
         )
         yield trial
         if trial.helps and name not in names:

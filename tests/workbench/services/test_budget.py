@@ -165,3 +165,43 @@ def test_startup_lines_are_those_that_vllm_printed(
         f"GPU KV cache size: {tokens} tokens",
         f"Maximum concurrency for {length} tokens per request: {concurrency}x",
     ]
+
+
+def test_model_whose_layers_are_all_windowed_needs_blocks_for_window_and_step() -> None:
+    found = ask(model="mistralai/Mistral-7B-Instruct-v0.1", kv_bytes="16GiB", max_model_lens=(32768,))
+    assert (found["bytes_per_token"], found["num_blocks"]) == (131_072, 8192)
+    # min(4096 - 1 + 2048, 32768) = 6143 tokens = 384 blocks, and one more
+    assert found["windowed"]["blocks_per_request"] == 385
+    assert found["windowed"]["concurrency"] == 21.27
+    assert found["max_concurrency"] == {"32768": 4.0}
+
+
+def test_model_with_every_second_layer_windowed_splits_its_blocks() -> None:
+    found = ask(model="google/gemma-2-9b-it", kv_bytes="16GiB", max_model_lens=(8192,))
+    assert (found["bytes_per_token"], found["num_blocks"]) == (344_064, 3120)
+    windowed = found["windowed"]
+    assert (windowed["num_groups"], windowed["num_windowed_layers"]) == (2, 21)
+    assert windowed["num_blocks"] == 6240
+    assert windowed["blocks_per_request"] == 512 + 385
+    assert windowed["concurrency"] == 6.95
+
+
+def test_model_without_a_window_has_no_windowed_figures() -> None:
+    assert ask(kv_bytes="16GiB")["windowed"] is None
+
+
+@pytest.mark.parametrize(("max_model_len", "num_blocks", "starts"), [(20_000, 1952, True), (29_000, 1478, False)])
+def test_blocks_left_on_a_card_are_near_those_that_vllm_found(
+    max_model_len: int, num_blocks: int, starts: bool
+) -> None:
+    # vllm-project/vllm issue 10517: Llama-3.1-8B on an RTX 3090 at 0.90, prompts not chunked, before CUDA graphs
+    settings = {"max_num_batched_tokens": max_model_len, "enforce_eager": True}
+    found = ask(
+        model="meta-llama/Llama-3.1-8B-Instruct",
+        gpu="rtx-3090",
+        utilizations=(0.9,),
+        max_model_lens=(max_model_len,),
+        settings=settings,
+    )
+    assert found["num_blocks"] == pytest.approx(num_blocks, rel=0.05)
+    assert found["starts"] is starts

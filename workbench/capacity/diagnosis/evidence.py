@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+_MORE_SERVED = 1.4
+
 Column = npt.NDArray[np.float64]
 """One value per sample; nan where a sample lacks it."""
 
@@ -46,6 +48,8 @@ class Limits:
     block_size: int | None = None
     num_blocks: int | None = None
     gpu_memory_utilization: float | None = None
+    device_memory: int | None = None
+    """Bytes that the scenario gives the engine; None where the device's own memory is the limit."""
     prefix_caching: bool | None = None
     reserves_max_len: bool = False
     """`kv_policy: contiguous`: every request holds `max_model_len` positions."""
@@ -71,6 +75,8 @@ class Traffic:
     """Completed requests per second of the whole run."""
     busy_share: float | None = None
     """Of the time while requests arrived, that in which a step ran."""
+    slowdown: float | None = None
+    """Median time per output token (first included) of the last third of arrivals / of the first third."""
     prompt_p50: float | None = None
     prompt_p99: float | None = None
     total_mean: float | None = None
@@ -176,11 +182,16 @@ class Trial:
     """As it was, and with the change."""
     short_ttft_p95_s: tuple[float | None, float | None]
     completion_rate: tuple[float | None, float | None]
+    cures_slo: bool = False
+    """The SLO was missed and is kept with the change."""
 
     @property
     def helps(self) -> bool:
-        """The time to first token falls to a third or less: anything milder is a queue that is put off."""
-        return _falls(self.ttft_p95_s, 1 / 3)
+        """The SLO is kept, or the time to first token falls to a third, or much more is served; anything milder is a
+        queue that is put off."""
+        before, after = self.completion_rate
+        is_faster = before is not None and after is not None and after >= _MORE_SERVED * before
+        return self.cures_slo or _falls(self.ttft_p95_s, 1 / 3) or is_faster
 
     @property
     def helps_short(self) -> bool:

@@ -12,6 +12,8 @@ _FEWEST_WAITING = 3.0
 _GROWTH = 1.5
 _STANDING_SHARE = 0.8
 _LONG_QUEUE = 0.1
+_BUSY = 0.9
+_SLOWDOWN = 3.0
 _USUAL_CAPS = (64, 128, 256, 512, 1024)
 
 
@@ -22,6 +24,14 @@ def is_queueing(evidence: Evidence) -> bool:
     if grows(evidence.timeline):
         return True
     return stands(evidence.timeline) and evidence.traffic.meets_slo is not True
+
+
+def is_slowing(evidence: Evidence) -> bool:
+    """Everybody has a seat, and later requests take much longer a token: the backlog runs along in the batch."""
+    traffic = evidence.traffic
+    if traffic.is_batch or traffic.is_client_capped or (traffic.busy_share or 0.0) < _BUSY:
+        return False
+    return (traffic.slowdown or 0.0) >= _SLOWDOWN
 
 
 def grows(timeline: Timeline) -> bool:

@@ -91,7 +91,7 @@ def _parse(text: str) -> _Dump:
     labels: dict[str, str] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if not _PREFIX.match(sample.name):
+            if not _PREFIX.match(sample.name) or not math.isfinite(sample.value):
                 continue
             name = _PREFIX.sub("", sample.name)
             if name.endswith("_bucket"):

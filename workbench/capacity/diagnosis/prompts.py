@@ -72,7 +72,7 @@ def head_of_line_blocking(evidence: Evidence) -> Finding | None:
     blocking, traffic = evidence.blocking, evidence.traffic
     if blocking is None:
         return _from_rates(evidence) or _from_spread(evidence)
-    if traffic.meets_slo is True or traffic.is_batch:
+    if traffic.is_batch or (traffic.meets_slo is True and not load.is_queueing(evidence)):
         return None
     slow = blocking.short_ttft_p95_s >= _SLOWDOWN * blocking.short_ttft_free_s
     if not slow or blocking.overlap < _OVERLAP:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from workbench.capacity.diagnosis import load
-from workbench.capacity.diagnosis.evidence import Evidence, Trial
+from workbench.capacity.diagnosis.evidence import Evidence, Limits, Trial
 from workbench.capacity.diagnosis.finding import Change, Finding
 from workbench.capacity.diagnosis.registry import rule
 
@@ -34,20 +35,13 @@ _PARAMETERS: dict[Limit, str] = {"kv": "num_blocks", "budget": "max_num_batched_
 @rule
 def kv_cache_full(evidence: Evidence) -> Finding | None:
     """Waiting grows though running is under the cap: the KV cache is full."""
-    if not load.is_queueing(evidence) or _limit(evidence) != "kv" or not _helps(evidence, "kv"):
+    if not _is_cause(evidence, "kv"):
         return None
     limits, usage = evidence.limits, load.kv_usage_while_queueing(evidence.timeline)
     running = load.running_while_queueing(evidence.timeline)
     under = f"running stays at {running:.0f}" if running is not None else "running does not rise"
     if limits.max_num_seqs:
         under += f", under the cap of {limits.max_num_seqs}"
-    changes = [Change(parameter="gpu_memory_utilization", value=_higher(limits.gpu_memory_utilization))]
-    if limits.gpu_memory_utilization is not None and limits.gpu_memory_utilization >= 0.9:
-        changes = []
-    changes += [
-        Change(parameter="kv_cache_dtype", value="fp8", note="twice the tokens in the same memory"),
-        Change(parameter="tensor_parallel_size", value="double", note="or quantised weights, which leave more for KV"),
-    ]
     usage_text = "" if usage is None else f"{usage:.0%} of its blocks are in use while requests wait; "
     return Finding(
         code="kv_cache_full",
@@ -55,14 +49,25 @@ def kv_cache_full(evidence: Evidence) -> Finding | None:
         symptom=f"{load.describe_queue(evidence)} while {under}",
         cause=f"the KV cache is full: {usage_text}admission needs free blocks, not a seat{_proof(evidence, 'kv')}",
         evidence=_figures(evidence, kv_usage=usage, running=running, num_blocks=limits.num_blocks),
-        changes=tuple(changes),
+        changes=tuple(_more_kv(limits)),
     )
+
+
+def _more_kv(limits: Limits) -> Iterator[Change]:
+    if limits.device_memory is not None:
+        size = f"{2 * limits.device_memory / 1024**2:.0f}MiB"
+        yield Change(parameter="device_memory", value=size, note="the scenario's own limit, doubled")
+    if limits.gpu_memory_utilization is None or limits.gpu_memory_utilization < 0.9:
+        yield Change(parameter="gpu_memory_utilization", value=_higher(limits.gpu_memory_utilization))
+    if limits.device_memory is None:
+        yield Change(parameter="kv_cache_dtype", value="fp8", note="twice the tokens in the same memory")
+        yield Change(parameter="tensor_parallel_size", value="double", note="or quantised weights, which leave more")
 
 
 @rule
 def token_budget_too_small(evidence: Evidence) -> Finding | None:
     """Waiting grows though running is under the cap and memory is free: the token budget admits too little a step."""
-    if not load.is_queueing(evidence) or _limit(evidence) != "budget" or not _helps(evidence, "budget"):
+    if not _is_cause(evidence, "budget"):
         return None
     budget, running = evidence.limits.max_num_batched_tokens, load.running_while_queueing(evidence.timeline)
     usage = load.kv_usage_while_queueing(evidence.timeline)
@@ -84,7 +89,7 @@ def token_budget_too_small(evidence: Evidence) -> Finding | None:
 @rule
 def sequence_cap_too_small(evidence: Evidence) -> Finding | None:
     """All seats are taken though memory is free."""
-    if not load.is_queueing(evidence) or _limit(evidence) != "cap" or not _helps(evidence, "cap"):
+    if not _is_cause(evidence, "cap"):
         return None
     cap, usage = load.cap_of(evidence), load.kv_usage_while_queueing(evidence.timeline)
     trial = evidence.trial("max_num_seqs")
@@ -107,7 +112,8 @@ def saturation(evidence: Evidence) -> Finding | None:
     traffic = evidence.traffic
     is_busy = (traffic.busy_share or 0.0) >= _BUSY and bool(evidence.trials)
     is_full = traffic.misses_ttft and is_busy and not traffic.is_client_capped
-    if not (load.is_queueing(evidence) or is_full) or not _is_saturated(evidence):
+    is_slowing = load.is_slowing(evidence)
+    if not (load.is_queueing(evidence) or is_full or is_slowing) or not _is_saturated(evidence):
         return None
     arriving, served = traffic.arrival_rate, traffic.completion_rate
     replicas: Any = "more"
@@ -120,9 +126,7 @@ def saturation(evidence: Evidence) -> Finding | None:
     return Finding(
         code="saturation",
         severity=60,
-        symptom=f"{load.describe_queue(evidence)} although the engine works without a pause"
-        if load.is_queueing(evidence)
-        else f"{', '.join(traffic.missed)} and the engine works {traffic.busy_share or 0:.0%} of the time",
+        symptom=_overload(evidence),
         cause=f"saturation: the load is more than one instance can serve{rates}{proof}",
         evidence=_figures(
             evidence,
@@ -136,6 +140,16 @@ def saturation(evidence: Evidence) -> Finding | None:
             Change(parameter="queue_limit", value="429 beyond it", note="so that accepted requests keep their SLO"),
         ),
     )
+
+
+def _overload(evidence: Evidence) -> str:
+    traffic = evidence.traffic
+    if load.is_queueing(evidence):
+        return f"{load.describe_queue(evidence)} although the engine works without a pause"
+    busy = f"the engine works {traffic.busy_share or 0:.0%} of the time"
+    if load.is_slowing(evidence):
+        return f"requests of the last third take {traffic.slowdown:.1f} times as long a token as the first, and {busy}"
+    return f"{', '.join(traffic.missed)} and {busy}"
 
 
 def _limit(evidence: Evidence) -> Limit | None:
@@ -155,18 +169,23 @@ def _limit(evidence: Evidence) -> Limit | None:
     return "kv" if is_full else "budget"
 
 
+def _is_cause(evidence: Evidence, limit: Limit) -> bool:
+    """The limit holds the queue and lifting it helps. Where a replay helps, that is the proof."""
+    if evidence.trials:
+        trial = evidence.trial(_PARAMETERS[limit])
+        return trial is not None and trial.helps and (load.is_queueing(evidence) or evidence.traffic.misses_ttft)
+    return load.is_queueing(evidence) and _limit(evidence) == limit and _helps(evidence, limit)
+
+
 def parameters_by_share(evidence: Evidence) -> list[str]:
     """The three limits' parameters, the one that ends admission first."""
-    first = _limit(evidence)
+    first = _limit(evidence) or "budget"
     order = sorted(_PARAMETERS, key=lambda limit: limit != first)
     return [_PARAMETERS[limit] for limit in order]
 
 
 def _helps(evidence: Evidence, limit: Limit) -> bool:
-    """Lifting the limit helps: replayed where there are replays, by rule of thumb otherwise."""
-    trial = evidence.trial(_PARAMETERS[limit])
-    if trial is not None:
-        return trial.helps
+    """By rule of thumb, without a replay: lifting the limit helps."""
     admission, budget = evidence.admission, evidence.limits.max_num_batched_tokens
     if limit == "budget":
         is_crowded = admission is not None and (admission.decode_share or 0.0) >= _CROWDED
@@ -179,6 +198,8 @@ def _helps(evidence: Evidence, limit: Limit) -> bool:
 
 def _is_saturated(evidence: Evidence) -> bool:
     """No limit of the three, once lifted, would help."""
+    if not load.is_queueing(evidence) and not evidence.trials:
+        return True
     if evidence.trials:
         return not any(trial.helps for trial in evidence.trials if trial.parameter in _PARAMETERS.values())
     limit = _limit(evidence)

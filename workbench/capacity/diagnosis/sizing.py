@@ -9,8 +9,8 @@ from workbench.capacity.diagnosis.registry import rule
 
 _FAR_FROM_CAP = 8.0
 _UNREACHABLE = 2.0
-_LARGE_CAP = 200
-"""Smaller caps are room, not a mistake."""
+_LARGE_CAP = 257
+"""Smaller caps are room, not a mistake: 256 is the default of many GPUs."""
 _MIXED_SHARE = 0.3
 
 

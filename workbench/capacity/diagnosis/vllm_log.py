@@ -58,7 +58,9 @@ _ACTIVATION = re.compile(
     r"activation peak memory takes\s*([\d.]+)\s*GiB|torch peak memory increase:\s*([\d.]+)\s*GiB", re.IGNORECASE
 )
 _REQUESTED = re.compile(r"Requested memory:\s*([\d.]+)\s*\(util\),\s*([\d.]+)\s*GiB", re.IGNORECASE)
-_ARGUMENTS = re.compile(r"non-default args|args: Namespace|vllm serve|Initializing a V\d LLM engine", re.IGNORECASE)
+_ARGUMENTS = re.compile(
+    r"non-default args|args: Namespace|vllm serve |Initializing an? (?:V\d )?LLM engine", re.IGNORECASE
+)
 _DEFAULT_CAP = 256
 """Where the arguments are told and none of them is `max_num_seqs`: vLLM's smallest server default on GPUs."""
 _OPTIONS = {
@@ -105,7 +107,7 @@ def is_vllm_log(text: str) -> bool:
     """Something in it is known."""
     return any(
         pattern.search(text) for pattern in (_STAT, _KV_TOKENS, _KV_BLOCKS, _CONCURRENCY, _NO_START, _OOM)
-    ) or bool(re.search(r"vllm|LLM engine", text, re.IGNORECASE))
+    ) or bool(_ARGUMENTS.search(text))
 
 
 def _stats(lines: Iterable[str]) -> Iterator[_Stat]:

@@ -126,6 +126,11 @@ def test_engines_of_one_server_add_up() -> None:
     assert evidence.timeline.kv_usage.tolist() == [0.7]
 
 
+def test_value_that_is_no_number_is_passed_over() -> None:
+    evidence = read_metrics_dumps(["vllm:num_requests_running NaN\nvllm:num_requests_waiting 3\n"])
+    assert (evidence.timeline.running.tolist(), evidence.timeline.waiting.tolist()) == ([0.0], [3.0])
+
+
 def test_names_of_this_projects_server_are_known() -> None:
     evidence = read_metrics_dumps([dump(10, 2, 0.5).replace("vllm:", "workbench:")])
     assert evidence.timeline.running.tolist() == [10.0]
