@@ -15,6 +15,7 @@ from workbench.cli.doctor import doctor_command
 from workbench.cli.evaluate import catalog_app, evaluate_app
 from workbench.cli.export import export_command
 from workbench.cli.failures import exit_code_of
+from workbench.cli.plan import plan_command
 
 # The load generator shares the cores with the engine; spinning OpenMP threads would slow both by a factor of four.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -28,6 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 scenario_app = typer.Typer(help="Check, show and describe scenario files.", no_args_is_help=True)
+app.command("plan")(plan_command)
 app.add_typer(scenario_app, name="scenario")
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(catalog_app, name="catalog")

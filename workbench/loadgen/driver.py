@@ -20,7 +20,7 @@ from engine.sampling_params import SamplingParams
 from engine.step_log import StepLog
 from workbench.loadgen.errors import RunFailed
 from workbench.loadgen.observation import Observation
-from workbench.loadgen.pacing import pacing_of
+from workbench.loadgen.pacing import Pacing, pacing_of
 from workbench.loadgen.target import Progress, ProgressCallback
 from workbench.loadgen.token_times import StepTimes
 from workbench.metrics.records import Outcome, RunRecord, StopRule
@@ -75,11 +75,11 @@ def drive(
     At the end what is open is aborted and stays UNFINISHED; requests not due by then were not issued. Raises
     `RunFailed` with the partial record when a step raises; `engine` is stored in the record as it is.
     """
-    run = _Run(core, workload, clock, deadline_s, on_progress, stop)
+    run = Run(core, workload, clock, pacing_of(workload), deadline_s, on_progress, stop)
     described = dict(engine or {})
     try:
         run.to_end()
-    except _Broken as broken:
+    except CoreBroken as broken:
         error = broken.__cause__
         run.take(core.settle())
         message = f"the engine broke after {len(core.step_stats)} steps: {type(error).__name__}: {error}"
@@ -87,11 +87,11 @@ def drive(
     return run.record(described)
 
 
-class _Broken(Exception):
+class CoreBroken(Exception):
     """The core raised; `__cause__` says what."""
 
 
-class _Run:
+class Run:
     """State of one run. Times inside are seconds from its start."""
 
     def __init__(
@@ -99,15 +99,16 @@ class _Run:
         core: Core,
         workload: Workload,
         clock: Clock,
-        deadline_s: float | None,
-        on_progress: ProgressCallback | None,
-        stop: StopRule | None,
+        pacing: Pacing,
+        deadline_s: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        stop: StopRule | None = None,
     ) -> None:
         self.core, self.workload, self.clock = core, workload, clock
         self.deadline_s, self.on_progress, self.stop = deadline_s, on_progress, stop
         self.num_events_asked = 0
         self.stopped: str | None = None
-        self.pacing = pacing_of(workload)
+        self.pacing = pacing
         self.times = StepTimes(len(workload))
         self.seen = Observation(workload, self.times)
         self.cap = workload.max_concurrency if workload.max_concurrency is not None else len(workload) + 1
@@ -131,7 +132,7 @@ class _Run:
                 break
             self._send_due(now_s)
             if self.core.has_unfinished():
-                self._step()
+                self.step(self._next_word_s())
                 num_steps += 1
                 if num_steps % _STEPS_PER_REPORT == 0:
                     self._report()
@@ -153,10 +154,11 @@ class _Run:
             row, arrival_s = self.pacing.take()
             during_step = arrival_s <= self.busy_until_s and free_at_arrival > 0
             free_at_arrival -= 1
-            self._send(row, arrival_s, arrival_s if during_step else now_s)
+            self.send(row, arrival_s, arrival_s if during_step else now_s)
         self.num_free_while_busy = self.cap - len(self.rows)
 
-    def _send(self, row: int, arrival_s: float, sent_s: float) -> None:
+    def send(self, row: int, arrival_s: float, sent_s: float) -> None:
+        """Hand a row's request to the core."""
         self.seen.issue(row, arrival_s, sent_s)
         request = self._request(row, self.start_s + arrival_s)
         try:
@@ -166,7 +168,7 @@ class _Run:
             self.pacing.ended(self.now_s(), row)
             return
         except Exception as error:
-            raise _Broken from error
+            raise CoreBroken from error
         self.rows[request.request_id] = row
         self.unscheduled[row] = request
 
@@ -180,12 +182,13 @@ class _Run:
             priority=int(self.workload.priority[row]),
         )
 
-    def _step(self) -> None:
+    def step(self, until_s: float) -> None:
+        """One step of the core, or as many without news as begin before `until_s`."""
         begin_s = self.now_s()
         try:
-            outputs = self.core.step(self.start_s + self._next_word_s())
+            outputs = self.core.step(self.start_s + until_s)
         except Exception as error:
-            raise _Broken from error
+            raise CoreBroken from error
         now_s = self.busy_until_s = self.now_s()
         if self.unscheduled:
             self._note_first_scheduled(begin_s)

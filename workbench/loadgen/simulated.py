@@ -14,7 +14,7 @@ from engine.executor.cost_model.calibration_profile import CalibrationProfile
 from engine.executor.cost_model.operators import OperatorProfile
 from engine.outputs import RequestOutput
 from engine.request import Request
-from engine.simulation import SimulatedDevice, build_simulation, resolve_simulated
+from engine.simulation import SimulatedDevice, Simulation, build_simulation, resolve_simulated
 from engine.step_log import StepLog
 from workbench.loadgen.driver import drive
 from workbench.loadgen.embedded import engine_facts, with_scheduler_facts
@@ -118,33 +118,47 @@ class SimulatedTarget:
         on_progress: ProgressCallback | None = None,
         stop: StopRule | None = None,
     ) -> RunRecord:
+        simulation = self.simulation()
+        record = drive(
+            self.front_end(simulation),
+            workload,
+            simulation.clock,
+            engine=self.facts(simulation),
+            deadline_s=deadline_s,
+            on_progress=on_progress,
+            stop=stop,
+        )
+        return self.noted(with_scheduler_facts(record, simulation.core.scheduler))
+
+    def simulation(self) -> Simulation:
+        """A fresh engine with a clock of its own."""
         calibration = self._calibration
-        simulation = build_simulation(
+        return build_simulation(
             self._config,
             self._device,
             spec=self.resolved.spec,
             adjustment=None if calibration is None else calibration.adjustment,
             operators=None if calibration is None else calibration.operators,
         )
-        facts = {
+
+    def front_end(self, simulation: Simulation) -> FrontEnd:
+        """The door to it."""
+        return FrontEnd(simulation.core, simulation.clock, self._request_s)
+
+    def facts(self, simulation: Simulation) -> dict[str, Any]:
+        """Engine, device and profile as they are stored with a run."""
+        calibration = self._calibration
+        return {
             **engine_facts(simulation.resolved),
             **self.device_facts,
             "profile": catalogue_facts(simulation.cost.profile) if calibration is None else calibration.facts(),
         }
-        front = FrontEnd(simulation.core, simulation.clock, self._request_s)
-        record = drive(
-            front,
-            workload,
-            simulation.clock,
-            engine=facts,
-            deadline_s=deadline_s,
-            on_progress=on_progress,
-            stop=stop,
-        )
-        record = with_scheduler_facts(record, simulation.core.scheduler)
-        if calibration is None:
+
+    def noted(self, record: RunRecord) -> RunRecord:
+        """The record with the profile and its error named."""
+        if self._calibration is None:
             return with_note(record)
-        return with_validity(record, calibration, simulation.resolved.config)
+        return with_validity(record, self._calibration, self.resolved.config)
 
     @property
     def _request_s(self) -> float:

@@ -7,8 +7,8 @@ of the run; `nan` means "did not happen".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any
 
@@ -85,9 +85,24 @@ class StepTable:
     num_recomputed_tokens: IntArray
     num_kv_tokens: IntArray
     admission_stop: tuple[str, ...]
+    replica: IntArray | None = None
+    """Which engine of a fleet took the step; None: there is one. Steps of different engines overlap."""
 
     def __len__(self) -> int:
         return len(self.start_s)
+
+    def by_replica(self) -> Iterator[StepTable]:
+        """The steps of each engine."""
+        if self.replica is None:
+            yield self
+            return
+        for number in np.unique(self.replica):
+            picks = np.flatnonzero(self.replica == number)
+            values: dict[str, Any] = {"admission_stop": tuple(self.admission_stop[i] for i in picks.tolist())}
+            for each in fields(self):
+                if each.name not in values:
+                    values[each.name] = getattr(self, each.name)[picks]
+            yield StepTable(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from workbench.metrics.definitions import last_token_s
-from workbench.metrics.records import Outcome, RunRecord
+from workbench.metrics.records import Outcome, RunRecord, StepTable
 
 _LITTLE_TOLERANCE = 0.1
 _LITTLE_MIN_REQUESTS = 50
@@ -25,7 +25,10 @@ def find_violations(record: RunRecord) -> Iterator[str]:
 
 def _monotone_time(record: RunRecord) -> Iterator[str]:
     steps, table = record.steps, record.requests
-    if (np.diff(steps.end_s) < -_ROUNDING).any() or (steps.end_s < steps.start_s - _ROUNDING).any():
+    if (
+        any((np.diff(each.end_s) < -_ROUNDING).any() for each in steps.by_replica())
+        or (steps.end_s < steps.start_s - _ROUNDING).any()
+    ):
         yield "Time ran backwards between steps"
     gaps = np.diff(table.token_times_s)
     # Differences across the border of two requests are not gaps.
@@ -47,12 +50,16 @@ def _conservation(record: RunRecord) -> Iterator[str]:
 
 def _littles_law(record: RunRecord) -> Iterator[str]:
     """Mean number running x duration = sum of the times that requests ran; exact but for the edges of steps."""
-    table, steps = record.requests, record.steps
+    table = record.requests
     ran = table.outcome == Outcome.COMPLETED
     if ran.sum() < _LITTLE_MIN_REQUESTS or not ran.all() or (table.num_preemptions > 0).any():
         return
     residence = float(np.nansum(last_token_s(table) - table.first_scheduled_s))
-    begins = np.maximum(steps.start_s, np.concatenate([[steps.start_s[0]], steps.end_s[:-1]]))
-    area = float((steps.num_running * (steps.end_s - begins)).sum())
+    area = sum(_running_s(steps) for steps in record.steps.by_replica())
     if residence > 0 and abs(area / residence - 1.0) > _LITTLE_TOLERANCE:
         yield f"Little's law fails: {area:.3f} request-seconds by steps, {residence:.3f} by requests"
+
+
+def _running_s(steps: StepTable) -> float:
+    begins = np.maximum(steps.start_s, np.concatenate([[steps.start_s[0]], steps.end_s[:-1]]))
+    return float((steps.num_running * (steps.end_s - begins)).sum())

@@ -104,7 +104,7 @@ class RateProber:
         if record.stopped is not None:
             proof, reason = Proof.BROKEN, record.stopped
         else:
-            answer = judge_sustained(record.requests, result.summary, _sessions(workload, record.requests))
+            answer = judge_sustained(record.requests, result.summary, sessions_of(workload, record.requests))
             is_last = factor >= MOST_REQUESTS and answer.is_backlog
             proof, reason = Proof.BROKEN if is_last else answer.proof, answer.reason or ""
         if proof is Proof.HOLDS or rate_per_s <= min(self._runs, default=rate_per_s):
@@ -129,7 +129,7 @@ class RateProber:
         return self._workloads[factor]
 
 
-def _sessions(workload: Workload, table: RequestTable) -> IntArray | None:
+def sessions_of(workload: Workload, table: RequestTable) -> IntArray | None:
     """[n] conversation of each row of the table; None where nobody waits for an answer before."""
     if workload.turn_pacing is None:
         return None

@@ -106,6 +106,8 @@ def _simulated(scenario: Scenario, spec: SimulatedSpec, params: Mapping[str, Any
     if calibration is not None:
         check_calibration(calibration, scenario, spec)
     if calibration is not None and calibration.kind == "machine":
+        if spec.is_fleet:
+            raise ConfigError("target.replicas: a profile of a machine stands for one engine. Name a gpu for a fleet")
         from workbench.loadgen.machine import MachineTarget
 
         return MachineTarget(engine_spec(scenario, **params), find_spec(scenario.model), calibration)
@@ -119,7 +121,12 @@ def _simulated(scenario: Scenario, spec: SimulatedSpec, params: Mapping[str, Any
         kv_cache_dtype=spec.kv_cache_dtype,
     )
     values = {"model": scenario.model, **with_gpu_defaults({**scenario.engine, **params}, device.gpu)}
-    return SimulatedTarget(EngineConfig.from_dict(values), device, calibration)
+    instance = SimulatedTarget(EngineConfig.from_dict(values), device, calibration)
+    if not spec.is_fleet:
+        return instance
+    from workbench.loadgen.fleet.target import FleetTarget
+
+    return FleetTarget(instance, spec, seed=scenario.seed)
 
 
 def is_machine(spec: SimulatedSpec) -> bool:

@@ -73,6 +73,8 @@ def write_steps(path: Path, steps: StepTable) -> None:
     """One row per step. Raises `OSError`."""
     columns = _columns(steps, _STEP_FLOATS, _STEP_INTS)
     columns["admission_stop"] = pa.array(steps.admission_stop, pa.string())
+    if steps.replica is not None:
+        columns["replica"] = pa.array(steps.replica, pa.int64())
     pq.write_table(pa.table(columns), path, compression="zstd")
 
 
@@ -81,6 +83,7 @@ def read_steps(path: Path) -> StepTable:
     table = _read(path, (*_STEP_FLOATS, *_STEP_INTS, "admission_stop"))
     return StepTable(
         admission_stop=tuple(table.column("admission_stop").to_pylist()),
+        replica=np.array(table.column("replica"), dtype=np.int64) if "replica" in table.column_names else None,
         **_arrays(table, _STEP_FLOATS, np.float64),
         **_arrays(table, _STEP_INTS, np.int64),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -67,3 +68,29 @@ def at_rate(workload: Workload, rate_per_s: float) -> Workload:
             asked_rate_per_s=rate_per_s,
         ),
     )
+
+
+def shortened(workload: Workload, most: int) -> Workload:
+    """Its first `most` requests (all of them where there are no more)."""
+    if len(workload) <= most:
+        return workload
+    changes: dict[str, Any] = {
+        name: getattr(workload, name)[:most]
+        for name in (
+            "request_ids", "class_index", "arrival_s", "num_prompt_tokens", "max_output_tokens", "priority",
+            "session_index", "turn",
+        )
+    }  # fmt: skip
+    pacing = workload.turn_pacing
+    if pacing is not None:
+        changes["turn_pacing"] = replace(
+            pacing, previous_row=pacing.previous_row[:most], think_time_s=pacing.think_time_s[:most]
+        )
+    times = changes["arrival_s"]
+    changes["fingerprint"] = hashlib.sha256(f"{workload.fingerprint} first {most}".encode()).hexdigest()
+    changes["summary"] = replace(
+        workload.summary,
+        num_requests=most,
+        span_s=None if workload.summary.span_s is None else float(times[-1] - times[0]),
+    )
+    return replace(workload, **changes)

@@ -1,0 +1,55 @@
+"""A planned figure with its interval and its source, and what the cost model's error makes of a rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+UNKNOWN_ERROR = 0.3
+"""Taken for a profile that states no error: an assumption, named as such."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """F of the command-line contract."""
+
+    value: float
+    low: float
+    high: float
+    source: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types only, four digits."""
+        return {
+            "value": _digits(self.value), "low": _digits(self.low), "high": _digits(self.high), "source": self.source
+        }  # fmt: skip
+
+    def times(self, factor: float, source: str | None = None) -> Figure:
+        """The figure in another unit."""
+        return Figure(
+            value=self.value * factor, low=self.low * factor, high=self.high * factor, source=source or self.source
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedError:
+    """By how much the steps of the real device may be slower or faster than predicted."""
+
+    share: float
+    source: str
+
+
+def speed_error(profile: Mapping[str, Any]) -> SpeedError:
+    """From a profile's facts: the largest stated P90 error. A step is a sum of operators, so its relative error is at
+    most that of its worst operator."""
+    stated = [float(error["p90"]) for error in profile.get("error", {}).values() if error.get("p90") is not None]
+    name, kind = profile.get("name"), profile.get("kind")
+    if not stated:
+        return SpeedError(share=UNKNOWN_ERROR, source=f"{kind} profile {name}, {UNKNOWN_ERROR:.0%} assumed")
+    share = min(max(stated), 0.9)
+    return SpeedError(share=share, source=f"{kind} profile {name}, largest P90 error {share:.1%}")
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.4g}")

@@ -1,0 +1,203 @@
+"""`workbench plan`: tokens, memory, one instance's limits, replicas, cost and alternatives, each with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.catalog import find_gpu
+from engine.errors import ConfigError
+from engine.simulation import SimulatedDevice, find_simulated_spec
+from workbench.capacity.cost import cost_of
+from workbench.capacity.figures import SpeedError, speed_error
+from workbench.capacity.kv_plan import Deployment, plan_kv
+from workbench.scenario.schema import Scenario
+from workbench.scenario.target import SimulatedTarget
+from workbench.services.plan_fleet import HEADROOM, SHORT_S, FleetSizer, guess_of
+from workbench.services.plan_probe import Capacity, CapacityProber, capacity_of, engine_params, policy_of
+from workbench.services.plan_question import PlanQuestion, Task, task_of
+from workbench.services.targets import build_target
+from workbench.workload.analysis import length_figures
+from workbench.workload.rate import shortened
+
+QUICK_REQUESTS = 800
+_BUDGETS = (512, 1024, 4096, 8192)
+"""max_num_batched_tokens to try beside the GPU's default."""
+_MOST_REQUESTS = 20_000
+"""Of a fleet's simulation."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The answer, as JSON types, and the scenario that says it again."""
+
+    scenario: Scenario
+    values: Mapping[str, Any]
+
+
+def plan(question: PlanQuestion, say: Say) -> Plan:
+    """Raises `ScenarioError`, `ConfigError` or `ModelLoadError` for what cannot be planned or never holds."""
+    task = task_of(question)
+    say(f"{len(task.workload)} requests, target {task.rate_per_s:g}/s")
+    params, tried = _tuned(task, say)
+    scenario = task.scenario.model_copy(update={"engine": {**task.scenario.engine, **params}})
+    capacity, error, resolved = _instance(scenario, task, tried, say)
+    target = _target(scenario)
+    sizer = FleetSizer(scenario, task.workload, policy_of(scenario))
+    minimum = sizer.minimum(task.rate_per_s, guess_of(task.rate_per_s, capacity.rate_per_s.value))
+    roomy = sizer.minimum(task.rate_per_s / (1.0 - HEADROOM), guess_of(minimum, 1.0 - HEADROOM))
+    say(f"{minimum} replicas hold, {roomy} with headroom")
+    mean = _mean_tokens(task)
+    gpu = find_gpu(str(target.gpu))
+    values = {
+        "model": scenario.model,
+        "gpu": gpu.id,
+        "rate_per_s": task.rate_per_s,
+        "tokens": _tokens(task),
+        "kv_budget": _kv_budget(scenario, task),
+        "instance": {
+            "sustainable_rate_per_s": capacity.rate_per_s.to_dict(),
+            "concurrency": capacity.concurrency.to_dict(),
+            "params": resolved,
+            "binds": capacity.binds,
+            "at_sustainable_rate": dict(capacity.latency),
+            "tuned": tried,
+        },
+        "replicas": {
+            "minimum": minimum,
+            "with_headroom": roomy,
+            "n_minus_1": minimum + 1,
+            "low": guess_of(task.rate_per_s, capacity.rate_per_s.high),
+            "high": None if capacity.rate_per_s.low <= 0 else guess_of(task.rate_per_s, capacity.rate_per_s.low),
+            "headroom": HEADROOM,
+            "routing": target.routing,
+            "source": f"fleets simulated here at the target rate; low to high by {error.source}",
+            "simulated": [run.to_dict() for _, run in sorted(sizer.runs.items())],
+        },
+        "cost": cost_of(gpu, minimum * target.tensor_parallel_size, task.rate_per_s * mean, question.prices),
+        "alternatives": [],
+        "warnings": _warnings(task),
+    }
+    return Plan(scenario=scenario, values=values)
+
+
+def _tuned(task: Task, say: Say) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Parameters that carry most on a shortened workload: the GPU's defaults, or another token budget."""
+    quick = shortened(task.workload, QUICK_REQUESTS)
+    policy = policy_of(task.scenario)
+    prober = CapacityProber(target=build_target(task.scenario, {}), workload=quick, policy=policy)
+    best = prober.bracket(task.rate_per_s).passed
+    tried: list[dict[str, Any]] = [
+        {"params": {}, "rate_per_s": best, "source": f"default, first {len(quick)} requests"}
+    ]
+    chosen: dict[str, Any] = {}
+    if "max_num_batched_tokens" in task.scenario.engine:
+        return chosen, tried
+    for budget in _BUDGETS:
+        params = {"max_num_batched_tokens": budget}
+        if "max_num_seqs" not in task.scenario.engine and budget < 1024:
+            params["max_num_seqs"] = 256
+        try:
+            target = build_target(task.scenario, params)
+        except ConfigError:
+            continue
+        other = CapacityProber(target=target, workload=quick, policy=policy)
+        found: float | None = None
+        if best is None or other.holds(best * 1.02):
+            found = other.bracket(task.rate_per_s if best is None else best * 1.02).passed
+        source = "tried, quick" if found else f"tried, quick: does not hold {(best or 0.0) * 1.02:.3g}/s"
+        tried.append({"params": params, "rate_per_s": found, "source": source})
+        if found is not None and (best is None or found > best):
+            best, chosen = found, params
+    say(f"tuned: {chosen or 'defaults'}, about {best}/s")
+    if best is None:
+        raise ConfigError(
+            "plan: no rate holds the limits on one instance, however low: single requests miss them. Relax the SLO or "
+            "choose a faster GPU"
+        )
+    return chosen, tried
+
+
+def _instance(
+    scenario: Scenario, task: Task, tried: list[dict[str, Any]], say: Say
+) -> tuple[Capacity, SpeedError, dict[str, Any]]:
+    target = build_target(scenario, {})
+    policy = policy_of(scenario)
+    prober = CapacityProber(target=target, workload=task.workload, policy=policy)
+    quick = CapacityProber(target=target, workload=shortened(task.workload, QUICK_REQUESTS), policy=policy)
+    start = max(each["rate_per_s"] for each in tried if each["rate_per_s"])
+    record = prober.at(start)[1]
+    error = speed_error(record.engine["profile"])
+    capacity = capacity_of(prober, quick, start, error)
+    if capacity is None:
+        raise ConfigError(
+            "plan: no rate holds the limits on one instance with all requests. Relax the SLO or choose a faster GPU"
+        )
+    say(f"one instance sustains {capacity.rate_per_s.value:g}/s")
+    return capacity, error, engine_params(record)
+
+
+def _tokens(task: Task) -> dict[str, Any]:
+    work = task.workload
+    figures = {
+        "input": length_figures(work.num_prompt_tokens),
+        "output": length_figures(work.max_output_tokens),
+        "total": length_figures(work.num_prompt_tokens, work.max_output_tokens),
+    }
+    return {
+        "num_requests": len(work),
+        **{name: None if each is None else asdict(each) for name, each in figures.items()},
+        "cv_of_gaps": work.summary.cv,
+        "source": "counted in the workload",
+    }
+
+
+def _kv_budget(scenario: Scenario, task: Task) -> dict[str, Any]:
+    target = _target(scenario)
+    device = SimulatedDevice.of(
+        str(target.gpu),
+        tensor_parallel_size=target.tensor_parallel_size,
+        quantization=target.quantization,
+        kv_cache_dtype=target.kv_cache_dtype,
+    )
+    engine = {name: value for name, value in scenario.engine.items() if name != "max_model_len"}
+    deployment = Deployment(spec=find_simulated_spec(scenario.model), device=device, engine=engine)
+    sized = plan_kv(deployment, max_model_len=scenario.engine["max_model_len"])
+    total = task.workload.num_prompt_tokens + task.workload.max_output_tokens
+    return {
+        "bytes_per_token": sized.geometry.bytes_per_token,
+        "num_blocks": sized.num_blocks,
+        "kv_tokens": sized.kv_tokens,
+        "max_model_len": sized.max_model_len,
+        "concurrency": {
+            "at_max_model_len": sized.concurrency(sized.max_model_len),
+            "at_mean": sized.concurrency(max(1, round(float(total.mean())))),
+            "at_p95": sized.concurrency(max(1, round(float(np.percentile(total, 95))))),
+        },
+        "ledger_bytes": sized.ledger,
+        "source": "arithmetic from the model's geometry and the GPU's data sheet",
+    }
+
+
+def _mean_tokens(task: Task) -> float:
+    return float((task.workload.num_prompt_tokens + task.workload.max_output_tokens).mean())
+
+
+def _target(scenario: Scenario) -> SimulatedTarget:
+    assert isinstance(scenario.target, SimulatedTarget)
+    return scenario.target
+
+
+def _warnings(task: Task) -> list[str]:
+    span_s = len(task.workload) / task.rate_per_s
+    if span_s >= SHORT_S:
+        return []
+    return [
+        f"the workload's {len(task.workload)} requests last {span_s:.0f} s at {task.rate_per_s:g}/s: too short to "
+        "show a steady state. Give more requests (a longer trace, or loop)"
+    ]

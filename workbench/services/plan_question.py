@@ -1,0 +1,136 @@
+"""What `workbench plan` is asked, as a scenario on a simulated GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ConfigError
+from engine.simulation import find_simulated_spec
+from workbench.scenario import Scenario, load_scenario
+from workbench.scenario.arrivals import TraceArrivals
+from workbench.scenario.loader import parse_scenario
+from workbench.workload import generate_workload
+from workbench.workload.rate import arrival_rate
+from workbench.workload.records import ModelLimits, Workload
+
+_LEN_STEP = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """The flags, as given."""
+
+    scenario: Path | None = None
+    overrides: Sequence[str] = ()
+    model: str | None = None
+    gpu: str | None = None
+    trace: Path | None = None
+    rate_per_s: float | None = None
+    slo: Sequence[str] = ()
+    tensor_parallel_size: int = 1
+    quantization: str | None = None
+    kv_cache_dtype: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    routing: str | None = None
+    prices: Mapping[str, float] = field(default_factory=dict)
+    with_alternatives: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """The question with everything it leaves open filled in."""
+
+    scenario: Scenario
+    """On one instance."""
+    workload: Workload
+    rate_per_s: float
+
+
+def task_of(question: PlanQuestion) -> Task:
+    """Raises `ScenarioError` or `ConfigError` for what cannot be planned."""
+    scenario = _from_file(question) if question.scenario is not None else _from_flags(question)
+    target = scenario.target
+    if target.kind != "simulated" or target.gpu is None:
+        raise ConfigError(
+            "plan: needs a target of kind simulated with a gpu. Add --set 'target={kind: simulated, ...}'"
+        )
+    if not scenario.has_slo:
+        raise ConfigError("plan: needs limits to hold. Add --slo ttft_p95=2s, or an slo section in the scenario")
+    spec = find_simulated_spec(scenario.model)
+    limits = ModelLimits(
+        max_model_len=scenario.engine.get("max_model_len", spec.max_position), vocab_size=spec.vocab_size
+    )
+    workload = generate_workload(scenario, limits, seed=scenario.seed)
+    known = arrival_rate(workload)
+    if known is None or workload.closed_loop is not None:
+        raise ConfigError("plan: needs arrivals with a rate: a trace with times, poisson, ... (got none)")
+    if "max_model_len" not in scenario.engine:
+        longest = int((workload.num_prompt_tokens + workload.max_output_tokens).max())
+        length = min(spec.max_position, math.ceil((longest + 1) / _LEN_STEP) * _LEN_STEP)
+        scenario = scenario.model_copy(update={"engine": {**scenario.engine, "max_model_len": length}})
+    rate = known if question.rate_per_s is None else question.rate_per_s
+    single = target.model_copy(update={"replicas": 1, "pools": (), "queue_limit": None})
+    return Task(scenario=scenario.model_copy(update={"target": single}), workload=workload, rate_per_s=rate)
+
+
+def with_rate(scenario: Scenario, rate_per_s: float) -> Scenario:
+    """The scenario at another rate, where its arrivals say theirs; for the plan file."""
+    arrivals: Any = scenario.workload.arrivals
+    if isinstance(arrivals, TraceArrivals):
+        changed = arrivals.model_copy(update={"rate": rate_per_s, "time_scale": 1.0})
+    elif hasattr(arrivals, "rate"):
+        changed = arrivals.model_copy(update={"rate": rate_per_s})
+    else:
+        return scenario
+    return scenario.model_copy(update={"workload": scenario.workload.model_copy(update={"arrivals": changed})})
+
+
+def _from_file(question: PlanQuestion) -> Scenario:
+    assert question.scenario is not None
+    named = [
+        name
+        for name in ("model", "gpu", "trace", "quantization", "kv_cache_dtype", "routing")
+        if getattr(question, name) is not None
+    ]
+    if named:
+        raise ConfigError(f"--{named[0]}: the scenario says it. Use --set to change the scenario")
+    slo = [f"slo.{text}" for text in question.slo]
+    return load_scenario(question.scenario, [*question.overrides, *slo])
+
+
+def _from_flags(question: PlanQuestion) -> Scenario:
+    for name in ("model", "gpu", "trace"):
+        if getattr(question, name) is None:
+            raise ConfigError(f"--{name}: is missing. Give a scenario file, or --model, --gpu, --trace and --slo")
+    if question.rate_per_s is None:
+        raise ConfigError("--rate: is missing: the requests per second that the fleet must carry")
+    target = {
+        "kind": "simulated",
+        "gpu": question.gpu,
+        "tensor_parallel_size": question.tensor_parallel_size,
+        "quantization": question.quantization,
+        "kv_cache_dtype": question.kv_cache_dtype,
+    }
+    if question.routing is not None:
+        target["routing"] = question.routing
+    document = {
+        "name": "plan",
+        "model": question.model,
+        "engine": dict(question.settings),
+        "target": target,
+        "workload": {"over_long": "drop", "arrivals": {"kind": "trace", "path": str(question.trace)}},
+        "slo": dict(_limit(text) for text in question.slo),
+    }
+    return parse_scenario(json.dumps(document), source="plan", overrides=question.overrides)
+
+
+def _limit(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not value:
+        raise ConfigError(f"--slo: must be NAME=DURATION such as ttft_p95=2s (got {text!r})")
+    return name.strip(), value.strip()
