@@ -29,7 +29,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 scenario_app = typer.Typer(help="Check, show and describe scenario files.", no_args_is_help=True)
-app.command("plan")(plan_command)
 app.add_typer(scenario_app, name="scenario")
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(catalog_app, name="catalog")
@@ -212,6 +211,7 @@ def serve(
 app.command("budget")(budget_command)
 app.command("doctor")(doctor_command)
 app.command("export")(export_command)
+app.command("plan")(plan_command)
 
 
 @app.command()
