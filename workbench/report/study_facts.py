@@ -53,6 +53,7 @@ def study_facts(
         scenario_resolved=resolved,
         created_at=None if first_run is None else first_run.created_at,
         pareto=values.get("pareto"),
+        confirmation=values.get("confirmation"),
     )
 
 
