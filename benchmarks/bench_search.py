@@ -59,7 +59,7 @@ SCENARIOS = (
     "pitfall-long-starves-short",
     "offline-batch",
 )
-QUICK = ("short-qa", "offline-batch", "reasoning")
+QUICK = ("reasoning", "offline-batch", "pitfall-max-model-len")
 PER_AXIS = 21
 """Values per parameter: 441 points."""
 TRIALS = 40

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.metrics.definitions import PER_REQUEST, BoolArray, is_completed
+from workbench.metrics.definitions import JUDGED, BoolArray, gaps_within, is_completed, itl_s
 from workbench.metrics.records import FloatArray, RequestTable
 from workbench.scenario.schema import Scenario
 from workbench.scenario.slo import Slo, SloLimit
@@ -41,12 +41,19 @@ class LimitResult:
 
     limit: SloLimit
     num_issued: int
+    """Requests; gaps for an `itl` limit, where each request that failed counts as one that missed."""
     num_met: int
     required_fraction: float
+    mean_s: float | None = None
+    """Of a limit on the mean; None without completed requests."""
+    error_s: float = 0.0
+    """Standard error of that mean."""
 
     @property
     def fraction(self) -> float | None:
-        """Share of the requests issued that kept it; None without requests."""
+        """Share of the requests issued that kept it; None without requests. Of a mean: limit / mean, at most 1."""
+        if self.limit.is_mean:
+            return None if self.mean_s is None else min(1.0, self.limit.limit_s / max(self.mean_s, 1e-12))
         return self.num_met / self.num_issued if self.num_issued else None
 
     @property
@@ -60,22 +67,35 @@ class LimitResult:
 
 
 def meets_limit(table: RequestTable, limit: SloLimit, values: FloatArray | None = None) -> BoolArray:
-    """[n] completed within the limit. Fewer than two tokens meet a TPOT limit vacuously; failures meet nothing."""
-    figures = PER_REQUEST[limit.metric](table) if values is None else values
-    within = figures <= limit.limit_s
+    """[n] completed within the limit. Fewer than two tokens meet a TPOT or ITL limit vacuously; failures meet nothing.
+
+    Of its own gaps a request must keep an `itl` limit in the share that the limit asks of all gaps. A limit on a mean
+    binds no single request.
+    """
+    done = is_completed(table)
+    if limit.is_mean:
+        return done
+    if limit.metric == "itl_s":
+        within, gaps = gaps_within(table, limit.limit_s)
+        share = 1.0 if limit.percent is None else limit.percent / 100.0
+        return np.asarray(done & (within >= share * gaps - 1e-9))
+    figures = JUDGED[limit.metric](table) if values is None else values
+    met = figures <= limit.limit_s
     if limit.metric == "tpot_s":
-        within |= table.num_output_tokens < 2
-    return np.asarray(within & is_completed(table))
+        met |= table.num_output_tokens < 2
+    return np.asarray(met & done)
 
 
 def good_requests(table: RequestTable, policy: SloPolicy) -> BoolArray:
     """[n] completed within every limit of the request's class; a percentile limit counts by its value."""
     good = is_completed(table)
-    values = {metric: PER_REQUEST[metric](table) for metric in ("ttft_s", "tpot_s", "e2el_s")}
+    values: dict[str, FloatArray] = {}
     for number, name in enumerate(table.class_names):
         slo = policy.of_class(name)
         for limit in slo.limits if slo is not None else ():
-            good &= meets_limit(table, limit, values[limit.metric]) | (table.class_index != number)
+            if limit.metric in JUDGED and limit.metric not in values:
+                values[limit.metric] = JUDGED[limit.metric](table)
+            good &= meets_limit(table, limit, values.get(limit.metric)) | (table.class_index != number)
     return good
 
 
@@ -100,13 +120,34 @@ def limit_results(table: RequestTable, policy: SloPolicy, rows: BoolArray) -> li
     results = []
     for slo, numbers in slo_groups(table.class_names, policy):
         issued = rows & np.isin(table.class_index, numbers)
-        for limit in slo.limits:
-            results.append(
-                LimitResult(
-                    limit=limit,
-                    num_issued=int(np.count_nonzero(issued)),
-                    num_met=int(np.count_nonzero(meets_limit(table, limit) & issued)),
-                    required_fraction=limit.required_fraction(slo.attainment_target),
-                )
-            )
+        results += [_result(table, limit, issued, slo.attainment_target) for limit in slo.limits]
     return results
+
+
+def _result(table: RequestTable, limit: SloLimit, issued: BoolArray, attainment_target: float) -> LimitResult:
+    required = limit.required_fraction(attainment_target)
+    if limit.is_mean:
+        values = _values(table, limit.metric, issued & is_completed(table))
+        return LimitResult(
+            limit=limit,
+            num_issued=len(values),
+            num_met=int(np.count_nonzero(values <= limit.limit_s)),
+            required_fraction=required,
+            mean_s=float(values.mean()) if len(values) else None,
+            error_s=float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("inf"),
+        )
+    if limit.metric == "itl_s":
+        done = issued & is_completed(table)
+        within, gaps = gaps_within(table, limit.limit_s)
+        num_lost = int(np.count_nonzero(issued & ~done))
+        num_issued, num_met = int(gaps[done].sum()) + num_lost, int(within[done].sum())
+    else:
+        num_issued = int(np.count_nonzero(issued))
+        num_met = int(np.count_nonzero(meets_limit(table, limit) & issued))
+    return LimitResult(limit=limit, num_issued=num_issued, num_met=num_met, required_fraction=required)
+
+
+def _values(table: RequestTable, metric: str, rows: BoolArray) -> FloatArray:
+    """Finite values of a figure: one per request, or per gap."""
+    values = itl_s(table, rows) if metric == "itl_s" else JUDGED[metric](table)[rows]
+    return np.asarray(values[np.isfinite(values)], dtype=np.float64)

@@ -41,6 +41,8 @@ class HopelessRun:
         for slo, classes in slo_groups(class_names, policy):
             count = int(np.isin(class_index, classes).sum())
             for limit in slo.limits:
+                if limit.is_mean or limit.metric not in ("ttft_s", "tpot_s", "e2el_s"):
+                    continue  # known at the end only
                 allowed = most_misses(count, limit.required_fraction(slo.attainment_target)) if count else 0
                 found.append(
                     _Allowance(limit=limit, classes=tuple(classes), num_requests=count, most_misses=max(allowed, 0))

@@ -97,5 +97,16 @@ def is_completed(table: RequestTable) -> BoolArray:
     return np.asarray(table.outcome == Outcome.COMPLETED)
 
 
+def gaps_within(table: RequestTable, limit_s: float) -> tuple[IntArray, IntArray]:
+    """[n] gaps between a request's tokens that are at most `limit_s`, and [n] all its gaps."""
+    counts = token_counts(table)
+    all_gaps = np.maximum(counts - 1, 0)
+    within = np.concatenate([[0], np.cumsum(itl_s(table) <= limit_s)])
+    ends = np.cumsum(all_gaps)
+    return np.asarray(within[ends] - within[ends - all_gaps], dtype=np.int64), np.asarray(all_gaps, dtype=np.int64)
+
+
 PER_REQUEST = {"ttft_s": ttft_s, "tpot_s": tpot_s, "e2el_s": e2el_s, "queue_s": queue_s}
 """Figures with one value per request, by their code names."""
+JUDGED = {**PER_REQUEST, "e2el_per_token_s": e2el_per_token_s}
+"""Those that an SLO may bind."""

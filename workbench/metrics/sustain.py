@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workbench.metrics.attainment import LimitResult
 from workbench.metrics.proportion import Proof, prove, wilson_interval
 from workbench.metrics.records import IntArray, RequestTable
 from workbench.metrics.saturation import backlog_of, saturation_of
@@ -31,12 +32,7 @@ def judge_sustained(table: RequestTable, summary: RunSummary, session: IntArray 
         return Sustained(proof=Proof.BROKEN, reason=saturation.message)
     open_ends = []
     for result in summary.limits:
-        proof = prove(result.num_met, result.num_issued, result.required_fraction)
-        low, high = wilson_interval(result.num_met, result.num_issued)
-        text = (
-            f"{result.limit.name}: {result.num_met} of {result.num_issued} requests keep it (95 % interval "
-            f"{low:.1%} to {high:.1%}, required {result.required_fraction:.1%})"
-        )
+        proof, text = _prove_limit(result)
         if proof is Proof.BROKEN:
             return Sustained(proof=proof, reason=text)
         if proof is Proof.UNRESOLVED:
@@ -52,3 +48,23 @@ def judge_sustained(table: RequestTable, summary: RunSummary, session: IntArray 
     if open_ends:
         return Sustained(proof=Proof.UNRESOLVED, reason=open_ends[0])
     return Sustained(proof=Proof.HOLDS)
+
+
+def _prove_limit(result: LimitResult) -> tuple[Proof, str]:
+    """A share by Wilson's interval, a mean by the normal one."""
+    name = result.limit.name
+    if result.limit.is_mean:
+        if result.mean_s is None:
+            return Proof.BROKEN, f"{name}: no request completed"
+        limit_s, reach_s = result.limit.limit_s, 1.96 * result.error_s
+        text = f"{name}: mean {result.mean_s * 1e3:.4g} ms +- {reach_s * 1e3:.2g} ms, limit {limit_s * 1e3:.4g} ms"
+        if result.mean_s + reach_s <= limit_s:
+            return Proof.HOLDS, text
+        return (Proof.BROKEN if result.mean_s - reach_s > limit_s else Proof.UNRESOLVED), text
+    low, high = wilson_interval(result.num_met, result.num_issued)
+    what = "gaps" if result.limit.metric == "itl_s" else "requests"
+    text = (
+        f"{name}: {result.num_met} of {result.num_issued} {what} keep it (95 % interval {low:.1%} to {high:.1%}, "
+        f"required {result.required_fraction:.1%})"
+    )
+    return prove(result.num_met, result.num_issued, result.required_fraction), text

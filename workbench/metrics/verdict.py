@@ -132,7 +132,7 @@ def _client_lag(record: RunRecord, summary: RunSummary, expected: Expectations) 
     if len(lag) == 0:
         return
     p99 = float(np.percentile(lag, 99))
-    limits = [limit.limit.limit_s for limit in summary.limits if limit.limit.metric != "tpot_s"]
+    limits = [limit.limit.limit_s for limit in summary.limits if limit.limit.metric in ("ttft_s", "e2el_s")]
     reference = min(limits, default=summary.overall.ttft_s.p50 or 0.0)
     allowed = max(expected.max_lag_fraction * reference, expected.min_lag_limit_s)
     if p99 <= allowed:
@@ -228,12 +228,12 @@ def _too_few(summary: RunSummary, expected: Expectations) -> Iterator[Reason]:
     """Only where a decision rests on the statistic: the objective, or a percentile limit of the SLO."""
     for name in expected.statistics:
         metric, _, statistic = name.partition(".p")
-        if not statistic.isdigit():
+        if not statistic.replace(".", "", 1).isdigit() or not hasattr(summary.overall, metric):
             continue
         count = getattr(summary.overall, metric).num_samples
         yield from _few(name, float(statistic), count)
     for result in summary.limits:
-        if result.limit.percent is not None:
+        if result.limit.percent is not None and result.limit.is_percentile:
             yield from _few(result.limit.name, result.limit.percent, result.num_issued)
 
 

@@ -180,6 +180,8 @@ class StudyFacts:
     created_at: str | None
     pareto: Mapping[str, Any] | None = None
     """With several objectives: `objectives`, `front`, `knee`, `hypervolume`."""
+    confirmation: Mapping[str, Any] | None = None
+    """`target`, `default`, `finalists` with predicted and measured objective, `result`."""
 
     @property
     def rival(self) -> TrialFacts | None:

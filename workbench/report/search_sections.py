@@ -1,4 +1,4 @@
-"""What the search itself found: the bracket of each rate, and the front of several objectives."""
+"""What the search itself found: the bracket of each rate, the front of several objectives, what was confirmed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from workbench.report.document import Block, Cell, Heading, Paragraph, Table
 from workbench.report.facts import StudyFacts, TrialFacts
-from workbench.report.quantities import DASH, label, parameter, shown
+from workbench.report.quantities import DASH, label, parameter, shown, signed_share
 
 _RATE = "sustainable_rate_per_s"
 
@@ -59,3 +59,26 @@ def front_blocks(study: StudyFacts) -> Iterator[Block]:
         "between the best and the worst values seen (hypervolume).",
         kind="note",
     )
+
+
+def prediction_blocks(study: StudyFacts) -> Iterator[Block]:
+    """What the search had of default and finalists against what the repeats measured."""
+    found: Mapping[str, Any] = study.confirmation or {}
+    known = {each["number"]: each for each in (found.get("default"), *(found.get("finalists") or ())) if each}
+    if len(known) < 2:
+        return
+    yield Heading(text="Predicted against measured")
+    rows: list[list[Cell | str]] = []
+    for number, each in known.items():
+        name = f"{number}" + (" default" if number == 0 else "") + (" winner" if number == found.get("winner") else "")
+        measured = ", ".join(shown(study.objective, value) for value in each["measured"])
+        rows.append([name, shown(study.objective, each["predicted"]), measured, signed_share(each["error"])])
+    header = ["Trial", "In the search", f"Measured ({found.get('target')})", "Predicted / measured - 1"]
+    yield Table(header=header, rows=rows)
+    result = found.get("result")
+    if result:
+        low, high = (shown(study.objective, result[key]) for key in ("low", "high"))
+        yield Paragraph(
+            text=f"The winner's {label(study.objective)}: {shown(study.objective, result['value'])} (95 % interval "
+            f"{low} to {high}, the scatter of these errors included)."
+        )

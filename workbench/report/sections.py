@@ -16,7 +16,7 @@ from workbench.report.comparison import (
 from workbench.report.document import Block, Bullets, Cell, Code, Heading, Paragraph, Picture, Table
 from workbench.report.facts import StudyFacts, TrialFacts
 from workbench.report.quantities import CAUSES, DASH, label, number, parameter, share, shown, signed_share
-from workbench.report.search_sections import front_blocks, rate_blocks
+from workbench.report.search_sections import front_blocks, prediction_blocks, rate_blocks
 
 _USUAL_SPREAD = 0.25
 """Runs of one configuration that differ by less (relative to their range) are nothing unusual."""
@@ -30,6 +30,7 @@ def report_blocks(study: StudyFacts, captions: Mapping[str, str], command: Seque
         *_comparison(study),
         *rate_blocks(study),
         *front_blocks(study),
+        *prediction_blocks(study),
         *_limits_and_verdicts(study),
         *_binding(study),
         *_pictures("Trials", captions, ("objective", "tradeoff", "effects", "importances")),

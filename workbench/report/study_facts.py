@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,6 +53,7 @@ def study_facts(
         scenario_resolved=resolved,
         created_at=None if first_run is None else first_run.created_at,
         pareto=values.get("pareto"),
+        confirmation=values.get("confirmation"),
     )
 
 
@@ -83,8 +85,11 @@ def limits_of(slo: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     for name, limit in slo.items():
         if name == "attainment_target" or limit is None:
             continue
-        percent = name.partition("_p")[2]
-        found[name] = (float(limit), float(percent) / 100 if percent else float(target))
+        statistic = name.rpartition("_")[2]
+        required = 1.0 if statistic in ("max", "mean") else float(target)
+        if re.fullmatch(r"p\d+(\.\d+)?", statistic):
+            required = float(statistic[1:]) / 100
+        found[name] = (float(limit), required)
     return found
 
 

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from engine.config import EngineConfig, engine_field_names
 from engine.errors import ConfigError, suggest
 from workbench.scenario.base import Count, Integer, Positive, Spec, WholeNumber, problem
+from workbench.scenario.target import TargetSpec
 
 SUSTAINABLE_RATE = "sustainable_rate_per_s"
 """The highest arrival rate at which every SLO holds in steady state; found by a search of its own in each trial."""
@@ -92,6 +93,26 @@ class Dimension(Spec):
         return max(numbers, default=None)
 
 
+class Confirm(Spec):
+    """What is measured again once the search is over."""
+
+    finalists: Annotated[Count, Field(le=20)] = 1
+    """The best so many run again, beside the default."""
+    repeats: Annotated[Count, Field(le=100)] = 3
+    """Rounds, each on fresh requests; a gain needs two."""
+    target: TargetSpec | None = None
+    """Where; null: the scenario's target. Search on a simulated device, confirm on the engine."""
+    num_requests: Count | None = None
+    """Instead of the workload's: a short search, a longer confirmation."""
+
+    @field_validator("target")
+    @classmethod
+    def _check_target(cls, value: TargetSpec | None) -> TargetSpec | None:
+        if value is not None and value.kind == "endpoint":
+            raise problem("", "an endpoint's parameters are set where it was started. Use embedded or simulated")
+        return value
+
+
 class Search(Spec):
     """An Optuna study over engine parameters."""
 
@@ -102,6 +123,7 @@ class Search(Spec):
     """A rate (maximised) such as goodput_rps or a latency statistic (minimised) such as ttft_s.p95. Default with an
     SLO: sustainable_rate_per_s where the arrivals have a rate, else goodput_rps; without one: output_tokens_per_s.
     `pareto`: output_tokens_per_s against ttft_s.p95 and tpot_s.p95."""
+    confirm: Confirm = Confirm()
     seed: WholeNumber | None = None
     """Seed of the sampler; null = the scenario's."""
     space: Annotated[dict[str, Dimension], Field(min_length=1)]

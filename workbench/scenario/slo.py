@@ -1,13 +1,21 @@
-"""Service level objectives (GLOSSARY section 1): `ttft: 500ms` per request, `ttft_p95: 2s` for 95 % of the requests."""
+"""Service level objectives (GLOSSARY section 1): `ttft: 500ms` per request, `ttft_p95: 2s` for 95 % of the requests.
+
+Any latency may be bound in any statistic: `itl_p99`, `queue_p90`, `ttft_p99.9`, `e2el_max`, `tpot_mean`. An `itl` limit
+counts gaps between tokens instead of requests.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal
 
-from workbench.scenario.base import Duration, Share, Spec
+from pydantic import ConfigDict, model_validator
 
-SloMetric = Literal["ttft_s", "tpot_s", "e2el_s"]
+from engine.errors import suggest
+from workbench.scenario.base import Duration, Share, Spec, problem
+
+METRICS = ("e2el_per_token", "ttft", "tpot", "itl", "e2el", "queue")
+_NAME = re.compile(rf"({'|'.join(METRICS)})(?:_(mean|max|p(\d{{1,2}}(?:\.\d{{1,4}})?)))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,18 +24,35 @@ class SloLimit:
 
     name: str
     """As written: `ttft`, `tpot_p95`, ..."""
-    metric: SloMetric
+    metric: str
+    """`ttft_s`, `itl_s`, ..."""
     limit_s: float
     percent: float | None
-    """Percent of the requests issued that must keep the limit; None: judged by the attainment target."""
+    """Percent of the requests issued (of the gaps for `itl_s`) that must keep the limit; 100 for `_max`; None: judged
+    by the attainment target."""
+    is_mean: bool = False
+    """The mean over the completed requests must keep it; single requests are not judged."""
 
     def required_fraction(self, attainment_target: float) -> float:
-        """Share of the requests issued that must keep the limit."""
+        """Share of the requests issued that must keep the limit; 1 for a mean (see `LimitResult.fraction`)."""
+        if self.is_mean:
+            return 1.0
         return attainment_target if self.percent is None else self.percent / 100.0
+
+    @property
+    def is_percentile(self) -> bool:
+        return self.percent is not None and self.percent < 100
 
 
 class Slo(Spec):
-    """Limits on latency; absent limits do not bind."""
+    """Limits on latency; absent limits do not bind.
+
+    Further names are METRIC, METRIC_pNN, METRIC_max and METRIC_mean with METRIC one of ttft, tpot, itl, e2el, queue and
+    e2el_per_token.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Duration]
 
     ttft: Duration | None = None
     ttft_p50: Duration | None = None
@@ -47,21 +72,28 @@ class Slo(Spec):
     attainment_target: Share = 0.99
     """Share of requests that must keep a limit without percentile."""
 
+    @model_validator(mode="after")
+    def _check_names(self) -> Slo:
+        for name in self.__pydantic_extra__ or {}:
+            match = _NAME.fullmatch(name)
+            if match is None or (match[3] is not None and not float(match[3]) > 0):
+                known = [*type(self).model_fields, *METRICS, *(f"{metric}_p99" for metric in METRICS)]
+                raise problem(name, f"unknown key. {suggest(name, dict.fromkeys(known))}")
+        return self
+
     @property
     def limits(self) -> tuple[SloLimit, ...]:
         """The limits that are set, in order of declaration."""
-        found = []
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            if name == "attainment_target" or value is None:
-                continue
-            metric, _, percent = name.partition("_p")
-            found.append(
-                SloLimit(
-                    name=name,
-                    metric=f"{metric}_s",  # type: ignore[arg-type]
-                    limit_s=value,
-                    percent=float(percent) if percent else None,
-                )
-            )
-        return tuple(found)
+        names = [name for name in type(self).model_fields if name != "attainment_target"]
+        return tuple(
+            _limit(name, value)
+            for name in (*names, *(self.__pydantic_extra__ or {}))
+            if (value := getattr(self, name)) is not None
+        )
+
+
+def _limit(name: str, limit_s: float) -> SloLimit:
+    match = _NAME.fullmatch(name)
+    assert match is not None
+    percent = 100.0 if match[2] == "max" else None if match[3] is None else float(match[3])
+    return SloLimit(name=name, metric=f"{match[1]}_s", limit_s=limit_s, percent=percent, is_mean=match[2] == "mean")

@@ -176,7 +176,7 @@ def decisive_statistics(scenario: Scenario) -> tuple[str, ...]:
     slos = [scenario.slo, *(kind.slo for kind in scenario.workload.classes)]
     for slo in slos:
         for limit in slo.limits if slo is not None else ():
-            if limit.percent is not None:
+            if limit.is_percentile:
                 names.append(f"{limit.metric}.p{limit.percent:g}")
     return tuple(dict.fromkeys(names))
 

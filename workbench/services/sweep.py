@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.metrics.uncertainty import gain_of_pairs
 from workbench.scenario import Scenario, ScenarioError, scenario_to_dict
 from workbench.scenario.search import Search
 from workbench.search.loop import Ending, run_trials
@@ -16,10 +16,10 @@ from workbench.search.outcome import TrialState
 from workbench.search.pareto import Front, find_front
 from workbench.search.selection import Gain, best_trial
 from workbench.search.trials import SweepStopped, TrialRecord
+from workbench.services.confirm import Confirmation, confirm_finalists, scenario_to_confirm
 from workbench.services.foresight import first_candidates
 from workbench.services.lanes import Lanes, is_measured
 from workbench.services.open_study import OpenStudy, StudyPlace, open_study
-from workbench.services.rate_trial import RateHints
 from workbench.services.shared_study import search_of
 from workbench.services.trial_runs import fetch_run
 from workbench.services.trials import TrialWorker
@@ -29,8 +29,8 @@ from workbench.store.studies import save_study, trial_directory
 BUDGET = "the budget"
 MOST_INFEASIBLE = 2
 """Times the trials asked for that infeasible ones, which cost nothing, may come on top."""
-NUM_REPEATS = 3
-"""Runs of default and winner, in turn, that the stated gain rests on."""
+NUM_REPEATS: int | None = None
+"""Rounds of confirming runs instead of the scenario's; for tests that are not about them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,7 @@ class SweepResult:
     """Asked for."""
     repeats: Mapping[str, Sequence[float]]
     """`default` and `best` -> objective of each confirming run."""
+    confirmation: Confirmation | None = None
     stopped: str | None = None
     """Why it ended early."""
     is_cut_short: bool = False
@@ -96,6 +97,7 @@ class SweepResult:
             "trials": [trial_json(record) for record in self.records],
             "pareto": None if self.front is None else self.front.to_dict(),
             "repeats": {name: list(values) for name, values in self.repeats.items()},
+            "confirmation": None if self.confirmation is None else self.confirmation.to_dict(),
             "slo": None if self.scenario.slo is None else self.scenario.slo.model_dump(exclude_none=True),
             "space": {name: dimension.model_dump(exclude_none=True) for name, dimension in self.search.space.items()},
             "stopped": self.stopped,
@@ -231,8 +233,7 @@ class _Sweep:
     def run(self, budget_s: float | None) -> SweepResult:
         ending: Ending | None = None
         stopped: str | None = None
-        gain: Gain | None = None
-        repeats: dict[str, list[float]] = {}
+        confirmation: Confirmation | None = None
         try:
             ending = self._search_for(budget_s)
             if ending is Ending.PAUSED:
@@ -251,14 +252,29 @@ class _Sweep:
         records = self._study.records()
         best = winner_of(records, self._search)
         if ending in (Ending.DONE, Ending.DEADLINE) and best is not None and not self._search.is_pareto:
-            worker = self._lanes.workers[0]
             try:
-                gain, repeats = _confirm(worker, self._scenario, self._search, records, best, self._events)
+                confirmation = self._confirm(records)
             except KeyboardInterrupt:
                 ending, stopped = None, "interrupted while the winner was confirmed: go on with --resume"
-        result = self._result(records, gain=gain, repeats=repeats, stopped=stopped, ending=ending)
+        result = self._result(records, confirmation=confirmation, stopped=stopped, ending=ending)
         save_study(self._directory, result.to_json())
         return result
+
+    def _confirm(self, records: Sequence[TrialRecord]) -> Confirmation:
+        with ExitStack() as stack:
+            workers: Sequence[TrialWorker] = self._lanes.workers
+            scenario = scenario_to_confirm(self._scenario, self._search.confirm)
+            if scenario != self._scenario:
+                num_workers = 1 if is_measured(scenario) else len(workers)
+                workers = [stack.enter_context(TrialWorker(scenario)) for _ in range(num_workers)]
+            return confirm_finalists(
+                self._scenario,
+                self._search,
+                records,
+                workers=workers,
+                repeats=NUM_REPEATS or self._search.confirm.repeats,
+                on_run=self._events.on_confirm,
+            )
 
     def _search_for(self, budget_s: float | None) -> Ending:
         begin_s = time.monotonic()
@@ -293,8 +309,7 @@ class _Sweep:
         self,
         records: Sequence[TrialRecord],
         *,
-        gain: Gain | None = None,
-        repeats: Mapping[str, Sequence[float]] | None = None,
+        confirmation: Confirmation | None = None,
         stopped: str | None = None,
         ending: Ending | None = None,
     ) -> SweepResult:
@@ -303,47 +318,12 @@ class _Sweep:
             search=self._search,
             directory=self._directory,
             records=records,
-            best=winner_of(records, self._search),
-            gain=gain,
+            best=(confirmation and confirmation.winner) or winner_of(records, self._search),
+            gain=None if confirmation is None else confirmation.gain,
+            confirmation=confirmation,
             seed=self._seed,
             num_trials=self._total,
-            repeats=repeats or {},
+            repeats={} if confirmation is None else confirmation.repeats,
             stopped=stopped,
             is_cut_short=ending not in (Ending.DONE, Ending.DEADLINE),
         )
-
-
-def _confirm(
-    worker: TrialWorker,
-    scenario: Scenario,
-    search: Search,
-    records: Sequence[TrialRecord],
-    best: TrialRecord,
-    events: SweepEvents,
-) -> tuple[Gain | None, dict[str, list[float]]]:
-    """Run default and winner in turn, each pair on the same fresh requests.
-
-    The best of many noisy trials looks better than it is; the stated gain rests on these runs alone.
-    """
-    default = next((record for record in records if record.number == 0), None)
-    if default is None or default.outcome.objective is None:
-        return None, {}
-    if best.number == 0:
-        return Gain(value=0.0, low=0.0, high=0.0), {}
-    values: dict[str, list[float]] = {"default": [], "best": []}
-    for repeat in range(NUM_REPEATS):
-        pair = {}
-        for name, record in (("default", default), ("best", best)):
-            hints = RateHints(start_per_s=record.outcome.objective)
-            outcome = worker.evaluate(record.params, seed=scenario.seed + 1 + repeat, hints=hints)
-            pair[name] = outcome.objective
-            events.on_confirm(len(values["best"]) * 2 + len(pair), NUM_REPEATS * 2)
-        if pair["default"] is not None and pair["best"] is not None:
-            values["default"].append(pair["default"])
-            values["best"].append(pair["best"])
-    if len(values["best"]) < 2 or not all(v > 0 for v in (*values["default"], *values["best"])):
-        return None, values
-    import numpy as np
-
-    interval = gain_of_pairs(np.array(values["default"]), np.array(values["best"]), maximize=search.maximize)
-    return Gain(value=interval.value, low=interval.low, high=interval.high), values

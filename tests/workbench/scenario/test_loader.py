@@ -34,8 +34,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
             "name: short",
             "s.yaml:13: workload.classes.1.name: is used twice (got 'short'). Names must differ",
         ),
-        ("ttft_p95", "ttfs_p95", "s.yaml:17: slo.ttfs_p95: unknown key. did you mean 'ttft_p95'?"),
-        ("tpot: 25ms", "itl: 25ms", "s.yaml:18: slo.itl: unknown key. known: attainment_target, e2el"),
+        ("ttft_p95", "ttfs_p95", "s.yaml:17: slo.ttfs_p95: unknown key (got '500ms'). did you mean 'ttft_p95'?"),
+        ("tpot: 25ms", "rate: 25ms", "s.yaml:18: slo.rate: unknown key (got '25ms'). known: attainment_target, e2el"),
         (
             "500ms",
             "500 parsecs",

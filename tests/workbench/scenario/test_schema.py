@@ -109,3 +109,20 @@ def test_all_at_once_needs_num_requests(refusal: Any) -> None:
 def test_dimension_knows_its_ends(values: dict[str, Any], expected: tuple[bool, Any, Any]) -> None:
     dimension = Dimension.model_validate(values)
     assert (dimension.is_integer, dimension.smallest, dimension.largest) == expected
+
+
+def test_slo_binds_any_statistic_of_any_latency() -> None:
+    slo = Slo.model_validate({"itl_p99.9": "80ms", "queue_p90": 1, "ttft_max": 5, "e2el_per_token_mean": "50ms"})
+    found = {limit.name: (limit.metric, limit.limit_s, limit.percent, limit.is_mean) for limit in slo.limits}
+    assert found == {
+        "itl_p99.9": ("itl_s", 0.08, 99.9, False),
+        "queue_p90": ("queue_s", 1.0, 90.0, False),
+        "ttft_max": ("ttft_s", 5.0, 100.0, False),
+        "e2el_per_token_mean": ("e2el_per_token_s", 0.05, None, True),
+    }
+
+
+@pytest.mark.parametrize("name", ["ttft_p100", "ttft_p0", "itl_min", "throughput", "ttft_p95_p99"])
+def test_slo_of_an_unknown_statistic_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="unknown key"):
+        Slo.model_validate({name: 1})
