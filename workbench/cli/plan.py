@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from workbench.cli.console import number, seconds
 
 
 def plan_command(
@@ -64,15 +67,98 @@ def plan_command(
         ),
         lambda text: err.print(text, markup=False),
     )
+    if write is not None:
+        from workbench.services.plan_file import write_plan
+
+        write_plan(write, found)
     if as_json:
         from workbench.cli.main import print_json
 
         print_json(dict(found.values))
     else:
         _render(found.values)
+        if write is not None:
+            err.print(f"written: {write}", markup=False)
 
 
 def _render(values: Any) -> None:
     from workbench.cli.console import out
 
-    out.print(values)
+    for line in _lines(values):
+        out.print(line, markup=False)
+    for line in _alternatives(values["alternatives"]) if values["alternatives"] else ():
+        out.print(line, markup=False)
+    for warning in values["warnings"]:
+        out.print(f"warning: {warning}", markup=False)
+
+
+def _lines(values: Any) -> Iterator[str]:
+    tokens, kv, one, fleet, cost = (values[name] for name in ("tokens", "kv_budget", "instance", "replicas", "cost"))
+    yield f"{values['model']} on {values['gpu']}, {values['rate_per_s']:g} requests/s"
+    yield ""
+    yield f"1 Tokens        {tokens['num_requests']:,} requests; " + "; ".join(
+        f"{name} mean {tokens[name]['mean']:,.0f}, p95 {tokens[name]['p95']:,.0f}, max {tokens[name]['max']:,}"
+        for name in ("input", "output")
+    )
+    at = kv["concurrency"]
+    yield (
+        f"2 KV cache      {kv['kv_tokens']:,} tokens in {kv['num_blocks']:,} blocks, {kv['bytes_per_token']:,} bytes "
+        f"each token; holds {at['at_mean']:,.0f} mean requests, {at['at_p95']:,.0f} of P95 length, "
+        f"{at['at_max_model_len']:,.0f} of {kv['max_model_len']:,}"
+    )
+    rate, inside = one["sustainable_rate_per_s"], one["concurrency"]
+    yield f"3 One instance  sustains {_figure(rate)} requests/s within the limits, {_figure(inside)} requests inside"
+    yield f"                source: {rate['source']}"
+    yield "                with " + " ".join(f"{name}={value}" for name, value in one["params"].items())
+    yield f"                binds {one['binds']}"
+    yield (
+        f"4 Replicas      {fleet['minimum']} at least ({fleet['low']} to {fleet['high'] or '?'} by the model's error), "
+        f"{fleet['with_headroom']} with {fleet['headroom']:.0%} headroom, "
+        f"{fleet['n_minus_1']} to survive the loss of one"
+    )
+    for run in fleet["simulated"]:
+        yield f"                {_simulated(run)}"
+    yield from _cost(cost)
+    yield ""
+
+
+def _simulated(run: Any) -> str:
+    head = f"{run['replicas']} at {run['rate_per_s']:g}/s: "
+    if not run["holds"]:
+        return f"{head}does not hold, {run['reason']}"
+    return f"{head}holds, TTFT p95 {seconds(run.get('ttft_s.p95'))}, TPOT p95 {seconds(run.get('tpot_s.p95'))}"
+
+
+def _cost(cost: Any) -> Iterator[str]:
+    if cost["usd_per_hour"] is None:
+        yield f"  Cost          {cost['source']}"
+    else:
+        yield (
+            f"  Cost          ${cost['usd_per_hour']:g} per hour, ${cost['usd_per_million_tokens']:g} per million "
+            f"tokens at ${cost['usd_per_gpu_hour']:g} per GPU and hour ({cost['source'][:100]})"
+        )
+    if cost["kwh_per_hour_at_most"] is not None:
+        yield (
+            f"  Energy        at most {cost['kwh_per_hour_at_most']:g} kWh per hour, "
+            f"{cost['kwh_per_million_tokens_at_most']:g} kWh per million tokens ({cost['energy_source']})"
+        )
+
+
+def _figure(figure: Any) -> str:
+    return f"{figure['value']:g} ({figure['low']:g} to {figure['high']:g})"
+
+
+def _alternatives(rows: Any) -> Iterator[str]:
+    yield "Alternatives, by quick estimates (* = nothing here is both cheaper and faster)"
+    yield f"  {'':34} {'1 instance, req/s':24} {'replicas':>8} {'$/hour':>8} {'$/M tok':>9} {'TTFT p95':>9} {'TPOT p95':>9}"
+    for row in rows:
+        rate, latency = row.get("sustainable_rate_per_s"), row.get("latency", {})
+        head = f"{'*' if row.get('is_pareto') else ' '} {row['name'][:34]:34}"
+        if not rate and not latency:
+            yield f"{head} {row['source']}"
+            continue
+        yield (
+            f"{head} {_figure(rate) if rate else '':24} {number(row.get('replicas')):>8} "
+            f"{number(row.get('usd_per_hour')):>8} {number(row.get('usd_per_million_tokens')):>9} "
+            f"{seconds(latency.get('ttft_s.p95')):>9} {seconds(latency.get('tpot_s.p95')):>9}"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,44 +15,80 @@ from engine.simulation import SimulatedDevice, find_simulated_spec
 from workbench.capacity.cost import cost_of
 from workbench.capacity.figures import SpeedError, speed_error
 from workbench.capacity.kv_plan import Deployment, plan_kv
+from workbench.scenario import scenario_to_dict
 from workbench.scenario.schema import Scenario
 from workbench.scenario.target import SimulatedTarget
-from workbench.services.plan_fleet import HEADROOM, SHORT_S, FleetSizer, guess_of
+from workbench.services.plan_alternatives import Comparison
+from workbench.services.plan_fleet import HEADROOM, SHORT_S, FleetSizer, fleet_of, guess_of
 from workbench.services.plan_probe import Capacity, CapacityProber, capacity_of, engine_params, policy_of
-from workbench.services.plan_question import PlanQuestion, Task, task_of
+from workbench.services.plan_question import PlanQuestion, Task, task_of, with_rate
 from workbench.services.targets import build_target
+from workbench.store.provenance import collect_provenance
 from workbench.workload.analysis import length_figures
 from workbench.workload.rate import shortened
 
-QUICK_REQUESTS = 800
+QUICK_REQUESTS = 600
 _BUDGETS = (512, 1024, 4096, 8192)
 """max_num_batched_tokens to try beside the GPU's default."""
-_MOST_REQUESTS = 20_000
-"""Of a fleet's simulation."""
+_PATIENCE_S = 35.0
+"""From the start; alternatives that are not estimated by then are said to be missing."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The answer, as JSON types, and the scenario that says it again."""
+    """The answer, as JSON types, and the scenario of one instance."""
 
     scenario: Scenario
     values: Mapping[str, Any]
 
+    def to_document(self) -> dict[str, Any]:
+        """The plan file: the answer, what to deploy (`capacity.deployment`), and the scenario that simulates it."""
+        values, target = self.values, _target(self.scenario)
+        replicas = values["replicas"]
+        fleet = with_rate(fleet_of(self.scenario, replicas["minimum"]), values["rate_per_s"])
+        return {
+            "name": self.scenario.name,
+            "deployment": {
+                "model": self.scenario.model,
+                "gpu": values["gpu"],
+                "tensor_parallel_size": target.tensor_parallel_size,
+                "quantization": target.quantization,
+                "kv_cache_dtype": target.kv_cache_dtype,
+                "engine": {name: value for name, value in values["instance"]["params"].items() if name != "num_blocks"},
+                "replicas": replicas["with_headroom"],
+                "max_replicas": max(replicas["with_headroom"], replicas["n_minus_1"]) * 2,
+                "routing": {"kind": target.routing},
+            },
+            **{name: value for name, value in values.items() if name not in ("model", "gpu")},
+            "scenario": scenario_to_dict(fleet),
+            "provenance": collect_provenance(),
+        }
+
 
 def plan(question: PlanQuestion, say: Say) -> Plan:
     """Raises `ScenarioError`, `ConfigError` or `ModelLoadError` for what cannot be planned or never holds."""
+    began = time.monotonic()
     task = task_of(question)
     say(f"{len(task.workload)} requests, target {task.rate_per_s:g}/s")
     params, tried = _tuned(task, say)
     scenario = task.scenario.model_copy(update={"engine": {**task.scenario.engine, **params}})
-    capacity, error, resolved = _instance(scenario, task, tried, say)
-    target = _target(scenario)
-    sizer = FleetSizer(scenario, task.workload, policy_of(scenario))
-    minimum = sizer.minimum(task.rate_per_s, guess_of(task.rate_per_s, capacity.rate_per_s.value))
-    roomy = sizer.minimum(task.rate_per_s / (1.0 - HEADROOM), guess_of(minimum, 1.0 - HEADROOM))
-    say(f"{minimum} replicas hold, {roomy} with headroom")
+    comparison = _comparison(scenario, task, tried) if question.with_alternatives else None
+    try:
+        capacity, error, resolved = _instance(scenario, task, tried, say)
+        target = _target(scenario)
+        sizer = FleetSizer(scenario, task.workload, policy_of(scenario))
+        minimum = sizer.minimum(task.rate_per_s, guess_of(task.rate_per_s, capacity.rate_per_s.value))
+        roomy = sizer.minimum(task.rate_per_s / (1.0 - HEADROOM), guess_of(minimum, 1.0 - HEADROOM))
+        say(f"{minimum} replicas hold, {roomy} with headroom")
+        alternatives = []
+        if comparison is not None:
+            until = max(began + _PATIENCE_S, time.monotonic() + 1.0)
+            alternatives = comparison.rows(minimum, capacity.rate_per_s, question.prices, until)
+    finally:
+        if comparison is not None:
+            comparison.close()
     mean = _mean_tokens(task)
     gpu = find_gpu(str(target.gpu))
     values = {
@@ -80,7 +117,7 @@ def plan(question: PlanQuestion, say: Say) -> Plan:
             "simulated": [run.to_dict() for _, run in sorted(sizer.runs.items())],
         },
         "cost": cost_of(gpu, minimum * target.tensor_parallel_size, task.rate_per_s * mean, question.prices),
-        "alternatives": [],
+        "alternatives": alternatives,
         "warnings": _warnings(task),
     }
     return Plan(scenario=scenario, values=values)
@@ -140,6 +177,11 @@ def _instance(
         )
     say(f"one instance sustains {capacity.rate_per_s.value:g}/s")
     return capacity, error, engine_params(record)
+
+
+def _comparison(scenario: Scenario, task: Task, tried: list[dict[str, Any]]) -> Comparison:
+    start = max(each["rate_per_s"] for each in tried if each["rate_per_s"])
+    return Comparison(scenario, shortened(task.workload, QUICK_REQUESTS), start, task.rate_per_s, _mean_tokens(task))
 
 
 def _tokens(task: Task) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class FleetRun:
         except CoreBroken as broken:
             error = broken.__cause__
             record = replica.run.record({})
-            raise RunFailed(f"{replica.pool} broke: {type(error).__name__}: {error}", record) from error
+            raise RunFailed(f"{replica.name} broke: {type(error).__name__}: {error}", record) from error
         self._note(ends)
 
     def _note(self, ends: Sequence[tuple[float, int]]) -> None:
@@ -123,7 +123,7 @@ class FleetRun:
         replica = pool.replicas[pool.router.choose(pool.replicas, self._key(row))]
         limit = self.spec.queue_limit
         if limit is not None and replica.num_waiting > 0 and replica.num_waiting >= limit:
-            text = f"429: {replica.num_waiting} requests wait at {replica.pool}, queue_limit is {limit}"
+            text = f"429: {replica.num_waiting} requests wait at {replica.name}, queue_limit is {limit}"
             self._refuse(row, arrival_s, now_s, text)
             return
         self._num_open += 1

@@ -33,8 +33,8 @@ class Ends:
 class Replica:
     """Requests are sent in order of arrival; steps are taken by whoever owns the fleet's time."""
 
-    def __init__(self, pool: str, simulation: Simulation, front: FrontEnd, workload: Workload) -> None:
-        self.pool, self.simulation, self._front = pool, simulation, front
+    def __init__(self, name: str, simulation: Simulation, front: FrontEnd, workload: Workload) -> None:
+        self.name, self.simulation, self._front = name, simulation, front
         self._ends = Ends()
         self.run = Run(front, workload, simulation.clock, self._ends)
         self._open_until: list[float] = []  # heap: ends known already that lie after the time last looked at

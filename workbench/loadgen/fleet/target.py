@@ -41,7 +41,7 @@ class FleetTarget:
         run.to_end(deadline_s, on_progress, stop)
         engine = {**self.instance.facts(run.replicas[0].simulation), **self._fleet_facts()}
         record = joined_record(run.replicas, run.records(), engine)
-        sent = ", ".join(f"{replica.pool} {len(replica.run.seen.issued)}" for replica in run.replicas)
+        sent = ", ".join(f"{replica.name} {len(replica.run.seen.issued)}" for replica in run.replicas)
         notes = (f"requests per replica ({self.spec.routing}): {sent}",)
         return self.instance.noted(replace(record, stopped=run.stopped, notes=notes))
 
