@@ -30,7 +30,7 @@ from workbench.workload.rate import shortened
 QUICK_REQUESTS = 600
 _BUDGETS = (512, 1024, 4096, 8192)
 """max_num_batched_tokens to try beside the GPU's default."""
-_PATIENCE_S = 35.0
+_PATIENCE_S = 30.0
 """From the start; alternatives that are not estimated by then are said to be missing."""
 
 Say = Callable[[str], None]
