@@ -1,0 +1,91 @@
+"""A fleet as a load target: exactness against one engine, pacing across replicas, refusals."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workbench.metrics.records import Outcome
+from workbench.scenario.loader import parse_scenario
+from workbench.services.evaluate import RunResult, run_scenario
+
+_OPEN = {
+    "arrivals": {"kind": "poisson", "rate": 8},
+    "classes": [{"name": "chat", "count": 120, "input_tokens": 600, "output_tokens": 80}],
+}
+_CLOSED = _OPEN | {"arrivals": {"kind": "closed_loop", "concurrency": 6}}
+_TURNS = {
+    "arrivals": {"kind": "poisson", "rate": 4},
+    "classes": [
+        {"name": "talk", "count": 30, "input_tokens": 50, "output_tokens": 40, "conversation": {"turns": 3}}
+    ],
+}  # fmt: skip
+
+
+def _run(workload: dict[str, Any], **target: Any) -> RunResult:
+    document = {
+        "name": "fleet",
+        "seed": 2,
+        "model": "Qwen/Qwen2.5-7B-Instruct",
+        "engine": {"max_model_len": 4096},
+        "target": {"kind": "simulated", "gpu": "a100-80g-sxm", **target},
+        "workload": workload,
+    }
+    return run_scenario(parse_scenario(json.dumps(document)))
+
+
+@pytest.mark.parametrize("workload", [_OPEN, _CLOSED], ids=["open", "closed"])
+def test_fleet_of_one_gives_the_run_of_the_engine_alone(workload: dict[str, Any]) -> None:
+    alone, fleet = _run(workload).record, _run(workload, queue_limit=10_000).record
+
+    assert np.array_equal(fleet.requests.token_times_s, alone.requests.token_times_s)
+    assert np.array_equal(fleet.requests.first_scheduled_s, alone.requests.first_scheduled_s)
+    assert np.array_equal(fleet.steps.end_s, alone.steps.end_s)
+    assert fleet.duration_s == alone.duration_s
+
+
+@pytest.mark.parametrize("routing", ["random", "round_robin", "least_loaded", "least_kv", "prefix_hash"])
+def test_fleet_with_any_routing_completes_all_and_repeats_itself(routing: str) -> None:
+    first, second = (_run(_OPEN, replicas=3, routing=routing) for _ in range(2))
+
+    assert (first.record.requests.outcome == Outcome.COMPLETED).all()
+    assert first.verdict.status.value == "VALID"
+    assert first.record.decision_fingerprint == second.record.decision_fingerprint
+    assert first.record.requests.request_ids == second.record.requests.request_ids
+
+
+@pytest.mark.parametrize("workload", [_CLOSED, _TURNS], ids=["closed", "turns"])
+def test_fleet_with_arrivals_that_wait_for_answers_never_sends_before_them(workload: dict[str, Any]) -> None:
+    result = _run(workload, replicas=2, routing="least_loaded")
+    table = result.record.requests
+
+    assert (table.outcome == Outcome.COMPLETED).all()
+    assert len(table) == len(result.workload)
+    assert (table.first_scheduled_s >= table.arrival_s - 1e-9).all()
+    assert result.verdict.status.value == "VALID"
+
+
+def test_fleet_with_pools_only_for_short_prompts_refuses_the_others() -> None:
+    workload = _OPEN | {
+        "classes": [*_OPEN["classes"], {"name": "long", "count": 10, "input_tokens": 3000, "output_tokens": 8}]
+    }
+
+    table = _run(workload, pools=[{"name": "short", "replicas": 2, "max_input_tokens": 1000}]).record.requests
+
+    refused = table.outcome == Outcome.REJECTED
+    assert refused.sum() == 10
+    assert (table.num_prompt_tokens[refused] == 3000).all()
+    assert set(table.errors.values()) == {"no pool takes a prompt of 3000 tokens"}
+
+
+def test_fleet_steps_of_each_replica_end_one_after_the_other() -> None:
+    steps = _run(_OPEN, replicas=3).record.steps
+
+    parts = list(steps.by_replica())
+
+    assert len(parts) == 3
+    assert sum(map(len, parts)) == len(steps)
+    assert all((np.diff(part.end_s) >= 0.0).all() for part in parts)

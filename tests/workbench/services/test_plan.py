@@ -1,0 +1,108 @@
+"""`workbench plan` as a use case."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.errors import ConfigError
+from workbench.scenario import ScenarioError
+from workbench.services.export import export
+from workbench.services.plan import Plan, plan
+from workbench.services.plan_alternatives import mark_pareto
+from workbench.services.plan_file import write_plan
+from workbench.services.plan_fleet import smallest
+from workbench.services.plan_question import PlanQuestion, task_of
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "scenario.yaml"
+    document = {
+        "name": "chat",
+        "model": "Qwen/Qwen2.5-7B-Instruct",
+        "engine": {"max_num_batched_tokens": 2048},
+        "target": {"kind": "simulated", "gpu": "a100-80g-sxm"},
+        "workload": {
+            "arrivals": {"kind": "poisson", "rate": 24},
+            "classes": [{"name": "chat", "count": 300, "input_tokens": 1200, "output_tokens": 40}],
+        },
+        "slo": {"ttft_p95": "1s", "tpot_p95": "50ms"},
+    }
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.fixture(scope="module")
+def found(scenario: Path) -> Plan:
+    return plan(PlanQuestion(scenario=scenario, with_alternatives=False), lambda _: None)
+
+
+def test_plan_minimum_holds_and_one_fewer_does_not(found: Plan) -> None:
+    minimum = found.values["replicas"]["minimum"]
+    runs = {
+        run["replicas"]: run["holds"] for run in found.values["replicas"]["simulated"] if run["rate_per_s"] < 25
+    }  # fmt: skip
+
+    assert minimum > 1
+    assert runs[minimum]
+    assert not runs[minimum - 1]
+
+
+def test_plan_figures_carry_interval_and_source(found: Plan) -> None:
+    for name in ("sustainable_rate_per_s", "concurrency"):
+        figure = found.values["instance"][name]
+        assert 0 < figure["low"] < figure["value"] < figure["high"]
+        assert "P90 error" in figure["source"]
+
+
+def test_plan_fleets_grow_with_headroom_and_with_the_loss_of_one(found: Plan) -> None:
+    replicas = found.values["replicas"]
+
+    assert replicas["with_headroom"] >= replicas["minimum"]
+    assert replicas["n_minus_1"] == replicas["minimum"] + 1
+
+
+def test_plan_file_is_what_export_deploys(found: Plan, tmp_path: Path) -> None:
+    write_plan(tmp_path / "plan.yaml", found)
+
+    text = export(tmp_path / "plan.yaml", "vllm-args").text
+
+    assert "Qwen/Qwen2.5-7B-Instruct" in text
+    assert "--max-num-batched-tokens 2048" in text
+
+
+def test_task_without_limits_says_how_to_give_them(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+        f"2023-11-16 18:15:{i:02d}.0000000,100,10\n" for i in range(5)
+    ))  # fmt: skip
+    question = PlanQuestion(model="Qwen/Qwen2.5-7B-Instruct", gpu="a100-80g-sxm", trace=trace, rate_per_s=1.0)
+
+    with pytest.raises(ConfigError, match="--slo"):
+        task_of(question)
+
+
+def test_task_with_an_unknown_limit_names_it() -> None:
+    question = PlanQuestion(model="m", gpu="a100-80g-sxm", trace=Path("x"), rate_per_s=1.0, slo=["ttft_p42=1s"])
+
+    with pytest.raises(ScenarioError, match="ttft_p42"):
+        task_of(question)
+
+
+@pytest.mark.parametrize("guess", [1, 4, 5, 9])
+def test_smallest_from_any_guess_finds_where_it_turns(guess: int) -> None:
+    assert smallest(lambda replicas: replicas >= 5, guess) == 5
+
+
+def test_mark_pareto_keeps_what_nothing_beats_in_both() -> None:
+    rows = [
+        {"usd_per_hour": cost, "latency": {"e2el_s.p95": latency}}
+        for cost, latency in ((1.0, 9.0), (2.0, 3.0), (3.0, 4.0))
+    ]
+
+    mark_pareto(rows)
+
+    assert [row["is_pareto"] for row in rows] == [True, True, False]
