@@ -150,7 +150,8 @@ def _figure(figure: Any) -> str:
 
 def _alternatives(rows: Any) -> Iterator[str]:
     yield "Alternatives, by quick estimates (* = nothing here is both cheaper and faster)"
-    yield f"  {'':34} {'1 instance, req/s':24} {'replicas':>8} {'$/hour':>8} {'$/M tok':>9} {'TTFT p95':>9} {'TPOT p95':>9}"
+    names = f"{'replicas':>8} {'$/hour':>8} {'$/M tok':>9} {'TTFT p95':>9} {'TPOT p95':>9}"
+    yield f"  {'':34} {'1 instance, req/s':24} {names}"
     for row in rows:
         rate, latency = row.get("sustainable_rate_per_s"), row.get("latency", {})
         head = f"{'*' if row.get('is_pareto') else ' '} {row['name'][:34]:34}"
