@@ -86,11 +86,11 @@ class EngineCore:
     def has_unfinished(self) -> bool:
         return self.scheduler.has_unfinished()
 
-    def step(self, until_s: float = math.inf) -> list[RequestOutput]:
+    def step(self, until_s: float = -math.inf) -> list[RequestOutput]:
         """One step; returns the requests that got a token. Asynchronous: those of the step before.
 
         Where decodes are foreseen and nothing is to be decided, as many steps as begin before `until_s` on the clock:
-        the next moment at which the caller has something to say.
+        the next moment at which the caller has something to say; left out, one step is all.
 
         Raises `OutOfMemory` or whatever the executor raises; the engine is then unusable.
         """

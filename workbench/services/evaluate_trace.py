@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -117,7 +118,7 @@ def _simulator(trace: Trace, facts: Mapping[str, Any], path: Path) -> Simulate:
             if not core.has_unfinished():
                 clock.sleep_until(float(trace.arrived_s[sent]))
                 continue
-            for output in core.step():
+            for output in core.step(float(trace.arrived_s[sent]) if sent < count else math.inf):
                 row = int(output.request_id)
                 if np.isnan(first[row]):
                     first[row] = clock.now()
