@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.errors import ConfigError, ModelLoadError
 from workbench.loadgen.embedded import engine_facts
+from workbench.loadgen.fleet.target import FleetTarget
 from workbench.loadgen.simulated import SimulatedTarget
 from workbench.scenario import Scenario, ScenarioError
 from workbench.scenario.search import SUSTAINABLE_RATE
@@ -36,7 +37,7 @@ def settle(scenario: Scenario, params: Mapping[str, Any], finished: Sequence[Tri
         if scenario.target.kind != "simulated":
             return None
         target = build_target(scenario, params)
-        assert isinstance(target, SimulatedTarget)
+        assert isinstance(target, (SimulatedTarget, FleetTarget))
         if scenario.workload.over_long in (None, "fail"):
             check_fit(list(scenario.workload.classes), target.resolved.max_model_len)
     except (ConfigError, ScenarioError) as error:
@@ -117,7 +118,7 @@ def _shape_of(scenario: Scenario) -> LoadShape:
     kv_tokens = None
     if scenario.target.kind == "simulated":
         target = build_target(scenario, {})
-        assert isinstance(target, SimulatedTarget)
+        assert isinstance(target, (SimulatedTarget, FleetTarget))
         kv_tokens = target.resolved.num_blocks * target.resolved.config.cache.block_size
     return LoadShape(
         mean_tokens=float(total.mean()),

@@ -56,9 +56,7 @@ def task_of(question: PlanQuestion) -> Task:
     scenario = _from_file(question) if question.scenario is not None else _from_flags(question)
     target = scenario.target
     if target.kind != "simulated" or target.gpu is None:
-        raise ConfigError(
-            "plan: needs a target of kind simulated with a gpu. Add --set 'target={kind: simulated, ...}'"
-        )
+        raise ConfigError("plan: needs a target of kind simulated with a gpu. Set them in the scenario")
     if not scenario.has_slo:
         raise ConfigError("plan: needs limits to hold. Add --slo ttft_p95=2s, or an slo section in the scenario")
     spec = find_simulated_spec(scenario.model)

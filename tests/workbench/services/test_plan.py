@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ConfigError
-from workbench.scenario import ScenarioError
+from workbench.scenario import ScenarioError, load_scenario
+from workbench.search.outcome import TrialState
 from workbench.services.export import export
+from workbench.services.foresight import settle
 from workbench.services.plan import Plan, plan
 from workbench.services.plan_alternatives import mark_pareto
 from workbench.services.plan_file import write_plan
@@ -106,3 +108,13 @@ def test_mark_pareto_keeps_what_nothing_beats_in_both() -> None:
     mark_pareto(rows)
 
     assert [row["is_pareto"] for row in rows] == [True, True, False]
+
+
+def test_sweep_over_a_fleet_settles_trials_by_arithmetic(scenario: Path) -> None:
+    fleet = load_scenario(scenario, ["target.replicas=2"])
+
+    assert settle(fleet, {"max_num_seqs": 64}, ()) is None
+    refused = settle(fleet, {"gpu_memory_utilization": 0.05}, ())
+
+    assert refused is not None
+    assert refused.state is TrialState.INFEASIBLE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from engine.resolve import ResolvedConfig
 from workbench.loadgen.fleet.loop import FleetRun
 from workbench.loadgen.fleet.record import joined_record
 from workbench.loadgen.simulated import SimulatedTarget
@@ -19,6 +20,11 @@ class FleetTarget:
 
     def __init__(self, instance: SimulatedTarget, spec: FleetSpec, *, seed: int) -> None:
         self.instance, self.spec, self._seed = instance, spec, seed
+
+    @property
+    def resolved(self) -> ResolvedConfig:
+        """Of each replica."""
+        return self.instance.resolved
 
     @property
     def limits(self) -> ModelLimits:
