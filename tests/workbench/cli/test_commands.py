@@ -144,7 +144,7 @@ def test_worker_joins_a_sweep_in_a_database_and_leaves_it_on_sigterm(
     again = start([*sweep, "--resume", "--trials", 150])
     wait_for(lambda: num_trials(tmp_path / "out") >= 3)
     worker = start(["worker", "--study", first["study"], *storage, "--json"])
-    worker.stderr.readline()  # type: ignore[union-attr]
+    assert any(line.startswith("trial") for line in iter(worker.stderr.readline, ""))  # type: ignore[union-attr]
     worker.terminate()
     stdout, _ = worker.communicate(timeout=30)
     assert worker.returncode == 1

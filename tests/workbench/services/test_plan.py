@@ -88,9 +88,9 @@ def test_task_without_limits_says_how_to_give_them(tmp_path: Path) -> None:
 
 
 def test_task_with_an_unknown_limit_names_it() -> None:
-    question = PlanQuestion(model="m", gpu="a100-80g-sxm", trace=Path("x"), rate_per_s=1.0, slo=["ttft_p42=1s"])
+    question = PlanQuestion(model="m", gpu="a100-80g-sxm", trace=Path("x"), rate_per_s=1.0, slo=["ttfx_p95=1s"])
 
-    with pytest.raises(ScenarioError, match="ttft_p42"):
+    with pytest.raises(ScenarioError, match="ttfx_p95"):
         task_of(question)
 
 
