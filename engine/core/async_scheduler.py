@@ -36,11 +36,10 @@ class AsyncScheduler(Scheduler):
         rows: Sequence[Request] = plan.requests
         if unsampled:
             rows = [request for i, request in enumerate(rows) if i not in unsampled]
-        if self._late:
-            assert self._steady is not None
-            sampled = {**sampled, **{request.request_id: self._steady.token for request in self._late}}
-            rows = sorted([*rows, *self._late], key=attrgetter("admission_order"))
-            self._late = []
+        if self._foresight is not None and (late := self._foresight.take_late()):
+            token = self._foresight.steady.token
+            sampled = {**sampled, **{request.request_id: token for request in late}}
+            rows = sorted([*rows, *late], key=attrgetter("admission_order"))
         for request in rows:
             is_running = request.status is RequestStatus.RUNNING
             if not (is_running or request.status is RequestStatus.PREEMPTED):

@@ -14,6 +14,7 @@ from engine.config import SchedulerConfig
 from engine.core.admission import AdmissionPolicy
 from engine.core.block_manager import BlockManager
 from engine.core.fingerprint import DecisionFingerprint
+from engine.core.foresight import Foresight
 from engine.core.plan import Plan
 from engine.core.preemption import PreemptionPolicy, RecomputePreemption
 from engine.core.request_queue import QUEUES, RequestQueue
@@ -22,9 +23,6 @@ from engine.errors import IntegrityError, RequestRefused
 from engine.outputs import ModelRunnerOutput, SchedulerOutput
 from engine.request import Request, RequestStatus
 from engine.stats import AdmissionStop, PrefixCacheStats
-
-_FEW = 4
-"""Up to here, finding each in a list is quicker than filtering the list."""
 
 
 class StepResult(NamedTuple):
@@ -64,16 +62,12 @@ class Scheduler:
         self._held: list[Request] = []  # finished, but an admission policy keeps their blocks
         self._most_computed: dict[str, int] = {}  # of preempted requests: tokens that had been computed before
         self._finished_ids: list[str] = []
-        self._step_index = 0
+        self._step_index = 0  # steps whose running requests are planned
         self._cap = min(config.max_num_seqs, config.max_num_active_seqs or config.max_num_seqs)
         self._queried = self._hit = self._resumed_queried = self._resumed_hit = 0
         self._num_admitted = 0
-        self._num_planned = self._num_updated = 0  # steps whose running requests are planned; whose output was taken
-        self._steady: SteadyDecodes | None = None
-        self._active: list[Request] = []  # running requests that are not steady, in order; kept only beside `_steady`
-        self._joining: list[Request] = []  # planned for their last known token in the step being planned
-        self._late: list[Request] = []  # no longer steady, with a token in flight from when they were
-        self._arrears: list[tuple[Request, int]] = []
+        self._num_updated = 0  # steps whose output was taken
+        self._foresight: Foresight | None = None
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -117,18 +111,24 @@ class Scheduler:
     def foresee_decodes(self, token: int) -> None:
         """Let requests whose decoding is foreseeable take part in steps without being looked at (`core.steady`): for
         executors that answer `token` whenever a request is left out of their output. No decision changes by it."""
-        self._steady = SteadyDecodes(self.blocks, token, is_async=self._plans_ahead)
+        self._foresight = Foresight(
+            self.blocks,
+            self.running,
+            token,
+            num_pending=self._num_pending,
+            enter=self._plan,
+            is_async=self._plans_ahead,
+        )
 
     def settle(self) -> None:
         """Make the counters of every request true, those of steady decodes too."""
-        if self._steady:
-            self._wake(list(self._steady))
+        if self._foresight is not None:
+            self._foresight.settle(self._step_index, self._num_updated)
 
     def take_arrears(self) -> list[tuple[Request, int]]:
         """(request, number of tokens) of those that were steady: one from each of the last steps whose output was
         taken before the plan made last."""
-        arrears, self._arrears = self._arrears, []
-        return arrears
+        return [] if self._foresight is None else self._foresight.take_arrears()
 
     def add_request(self, request: Request) -> None:
         """Append a new request to the waiting queue."""
@@ -186,16 +186,15 @@ class Scheduler:
         limit = self._chunk_limit()
         for policy in self.admission:
             policy.begin_step(self.running, len(self.waiting), now_s)
-        steady = self._steady
-        self._joining = []
-        is_calm = steady is not None and self._schedule_active(steady, plan, limit)
+        foresight, step = self._foresight, self._step_index
+        is_calm = foresight is not None and foresight.schedule(plan, limit, step, self._num_updated)
         if not is_calm:
             self.settle()
             self._schedule_running(plan, limit)
-        step = self._step_index
-        self._num_planned = step + 1
+        self._step_index = step + 1
         stop = AdmissionStop.PREEMPTED_THIS_STEP if plan.preempted else self._admit(plan, limit)
-        num_steady = len(steady) if steady else 0
+        steady = self.steady
+        num_steady = 0 if steady is None else len(steady)
         self.fingerprint.add_step(
             step, num_steady + len(plan.requests), plan.requests, plan.new_tokens, plan.preempted, plan.prefill_tokens
         )
@@ -207,8 +206,8 @@ class Scheduler:
             unsampled=plan.unsampled,
             num_scheduled_tokens=self.config.max_num_batched_tokens - plan.budget,
             num_steady=num_steady,
-            steady_kv_tokens=steady.kv_tokens(step) if steady else 0,
-            steady_longest_kv=steady.longest_kv(step) if steady else 0,
+            steady_kv_tokens=0 if steady is None else steady.kv_tokens(step),
+            steady_longest_kv=0 if steady is None else steady.longest_kv(step),
             num_prefill_tokens=plan.prefill_tokens,
             num_recomputed_tokens=plan.recomputed_tokens,
             admission_stop=stop,
@@ -220,10 +219,9 @@ class Scheduler:
         )
         self.num_recomputed_tokens += plan.recomputed_tokens
         self._finished_ids = []
-        self._step_index = step + 1
         self._after_schedule(output)
-        if is_calm:
-            self._join_steady()
+        if is_calm and foresight is not None:
+            foresight.join_planned(self._step_index)
         return output
 
     def _after_schedule(self, plan: SchedulerOutput) -> None:
@@ -269,19 +267,14 @@ class Scheduler:
         request.admission_order = self._num_admitted
         self._num_admitted += 1
         self.running.append(request)
-        if self._steady is not None:
-            self._active.append(request)
+        if self._foresight is not None:
+            self._foresight.active.append(request)
 
     def _leave_running(self, requests: Sequence[Request]) -> None:
-        """Those that are in it; others are ignored."""
-        for each in (self.running, self._active):
-            if len(requests) > _FEW:
-                leaving = {id(request) for request in requests}
-                each[:] = [request for request in each if id(request) not in leaving]
-                continue
-            for request in requests:
-                if request in each:
-                    each.remove(request)
+        """Those that are in it; others are ignored. The list remains the same one: the foresight reads it too."""
+        _remove_from(self.running, requests)
+        if self._foresight is not None:
+            _remove_from(self._foresight.active, requests)
 
     def _chunk_limit(self) -> int:
         """Most tokens of one request in this step; 0 = no limit. A lone request is never held back."""
@@ -356,8 +349,8 @@ class Scheduler:
     def _after_planned(self, request: Request, *, is_last: bool) -> None:
         """From here on the request decodes: find out how long nothing but its counter changes."""
         request.decode_until = self._next_block_event(request) if is_last else 0
-        if is_last and self._steady is not None:
-            self._joining.append(request)
+        if is_last and self._foresight is not None:
+            self._foresight.planned_last(request)
 
     def _next_block_event(self, request: Request) -> int:
         if request.shares_tail:  # the next write may have to copy a block, whatever the position
@@ -391,95 +384,17 @@ class Scheduler:
 
     # -- steady decodes -----------------------------------------------------------------------------------------------
 
-    def _schedule_active(self, steady: SteadyDecodes, plan: Plan, limit: int) -> bool:
-        """As `_schedule_running`, but looks only at requests that are not steady.
-
-        False, and nothing planned, where the order of `running` could decide who gets tokens or blocks: then all must
-        be looked at.
-        """
-        step, budget, num_steady = self._step_index, plan.budget, len(steady)
-        ending = steady.take_ending(step)
-        if ending:
-            self._wake(ending)
-            num_steady -= len(ending)
-        size, last_position = self.blocks.block_size, self.blocks.max_model_len - 1
-        num_blocks, num_tokens = steady.num_due(step), num_steady
-        wanted: list[tuple[Request, int]] = []
-        for request in self._active:
-            if request.shares_tail:
-                return False
-            computed = request.num_computed_tokens
-            num_new = self._num_pending(request)
-            if 0 < limit < num_new:
-                num_new = limit
-            num_new = min(num_new, last_position - computed)
-            if num_new > 0:
-                wanted.append((request, num_new))
-                num_tokens += num_new
-                num_blocks += max(-(-(computed + num_new) // size) - len(request.block_ids), 0)
-        if num_tokens > budget:
-            # One chunk may be cut to what remains, if it is the last in the order.
-            if not wanted or wanted[-1][0] is not self.running[-1]:
-                return False
-            request, num_new = wanted[-1]
-            remaining = budget - (num_tokens - num_new)
-            if remaining <= 0:
-                return False
-            wanted[-1] = (request, remaining)
-            num_tokens = budget
-        if num_blocks > self.blocks.pool.num_free:
-            return False
-        self._plan_active(steady, plan, wanted)
-        plan.budget = budget - num_tokens
-        self.blocks.num_kv_tokens += num_steady
-        return True
-
-    def _plan_active(self, steady: SteadyDecodes, plan: Plan, wanted: Sequence[tuple[Request, int]]) -> None:
-        """Blocks are taken in the order of `running`, by steady decodes and the others alike."""
-        due = steady.take_due(self._step_index)
-        for request, num_new in wanted:
-            before = 0
-            while before < len(due) and due[before].admission_order < request.admission_order:
-                before += 1
-            if before:
-                steady.grow(due[:before], self._step_index)
-                due = due[before:]
-            self.blocks.grow(request, num_new, plan.copies)
-            self._plan(request, num_new, plan)
-        if due:
-            steady.grow(due, self._step_index)
-
-    def _join_steady(self) -> None:
-        steady = self._steady
-        if steady is None or not self._joining:
-            return
-        for request in self._joining:
-            if steady.may_join(request):
-                steady.join(request, self._step_index)
-        self._active = [request for request in self._active if request.steady_from < 0]
-
-    def _wake(self, requests: Sequence[Request]) -> None:
-        """From now on these are looked at again."""
-        steady = self._steady
-        assert steady is not None
-        for request in requests:
-            num_back = steady.leave(request, num_planned=self._num_planned, num_updated=self._num_updated)
-            if num_back:
-                self._arrears.append((request, num_back))
-            if request.steady_since < self._num_planned > self._num_updated:
-                self._late.append(request)
-            request.decode_until = 0
-        self._active = sorted([*self._active, *requests], key=lambda request: request.admission_order)
-
     def find_coast(self) -> AdmissionStop | None:
         """Do steps go on without a decision: every running request is steady, nobody can be admitted? If so, why not.
 
         So it remains until one of them ends, `coast` says otherwise or somebody adds or ends a request.
         """
-        steady, num_running = self._steady, len(self.running)
-        if not steady or len(steady) != num_running or num_running > self.config.max_num_batched_tokens:
+        foresight, num_running = self._foresight, len(self.running)
+        if foresight is None or not num_running or num_running > self.config.max_num_batched_tokens:
             return None
-        if self._late or self._finished_ids or self.admission or not self.fingerprint.is_implied(num_running):
+        if not foresight.is_idle or self._finished_ids or self.admission:
+            return None
+        if not self.fingerprint.is_implied(num_running):
             return None
         if not self.waiting:
             return AdmissionStop.NO_WAITING
@@ -488,7 +403,7 @@ class Scheduler:
     def coast(self) -> bool:
         """Plan a step of steady decodes alone, as `schedule` would, before the first of them ends; False, and nothing
         done, where there are too few blocks."""
-        steady, step = self._steady, self._step_index
+        steady, step = self.steady, self._step_index
         assert steady is not None
         if steady.num_due(step) > self.blocks.pool.num_free:
             return False
@@ -496,7 +411,7 @@ class Scheduler:
         if due:
             steady.grow(due, step)
         self.blocks.num_kv_tokens += len(steady)
-        self._step_index = self._num_planned = step + 1
+        self._step_index = step + 1
         return True
 
     def take_coasted(self) -> None:
@@ -506,12 +421,12 @@ class Scheduler:
     @property
     def num_planned(self) -> int:
         """Steps planned since the beginning."""
-        return self._num_planned
+        return self._step_index
 
     @property
     def steady(self) -> SteadyDecodes | None:
         """Running requests that no step looks at; None where decodes are not foreseen."""
-        return self._steady
+        return None if self._foresight is None else self._foresight.steady
 
     # -- admission ----------------------------------------------------------------------------------------------------
 
@@ -534,8 +449,9 @@ class Scheduler:
         """Admit the head of the queue; or say why not, with nothing changed: nobody passes it."""
         if request.num_stale_outputs:
             return AdmissionStop.POLICY
-        if self._steady:
-            self._steady.register_for(request, num_planned=self._num_planned, num_updated=self._num_updated)
+        if self._foresight is not None:
+            steady = self._foresight.steady
+            steady.register_for(request, num_planned=self._step_index, num_updated=self._num_updated)
         hits, computed = self.preemption.find_resumable(request)
         pending = request.num_tokens - computed
         for policy in self.admission:
@@ -612,3 +528,18 @@ class Scheduler:
             for request in self._held:
                 self.blocks.free(request)
             self._held = []
+
+
+_FEW = 4
+"""Up to here, finding each in a list is quicker than filtering the list."""
+
+
+def _remove_from(requests: list[Request], leaving: Sequence[Request]) -> None:
+    """In place; those that are not there are ignored."""
+    if len(leaving) > _FEW:
+        ids = {id(request) for request in leaving}
+        requests[:] = [request for request in requests if id(request) not in ids]
+        return
+    for request in leaving:
+        if request in requests:
+            requests.remove(request)
