@@ -14,10 +14,11 @@ from engine.clock import VirtualClock
 from engine.config import GIB, MIB, EngineConfig
 from engine.engine_core import EngineCore
 from engine.errors import ConfigError
-from engine.executor.cost_model.calibrated import AdjustedCost, Adjustment, StepCost
+from engine.executor.cost_model.calibrated import AdjustedCost, Adjustment
 from engine.executor.cost_model.operators import OperatorProfile
 from engine.executor.cost_model.profiles import profile_for
 from engine.executor.cost_model.step import Overheads, Precision, StepCostModel
+from engine.executor.cost_model.step_shape import StepCost
 from engine.executor.simulated import SIMULATED_TOKEN, SimulatedExecutor
 from engine.memory_model import find_step_limit, plan_memory
 from engine.model_spec import ModelSpec, load_spec

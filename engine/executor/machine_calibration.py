@@ -15,7 +15,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from engine.executor.cost_model.machine import Array, MachineCost, StepShape, cost_of, design_matrix
+from engine.executor.cost_model.machine import Array, MachineCost, cost_of, design_matrix
+from engine.executor.cost_model.step_shape import StepShape
 
 Regime = Literal["decode", "mixed", "prefill", "saturated"]
 REGIMES: tuple[Regime, ...] = ("decode", "mixed", "prefill", "saturated")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from engine.clock import Clock
 from engine.errors import OutOfMemory
-from engine.executor.cost_model.calibrated import StepCost
+from engine.executor.cost_model.step_shape import StepCost, StepShape, shape_of
 from engine.outputs import ModelRunnerOutput, SchedulerOutput
 
 SIMULATED_TOKEN = 0
@@ -37,7 +37,7 @@ class SimulatedExecutor:
             return ModelRunnerOutput(sampled_token_ids={})
         if self._max_step_tokens is not None and plan.num_scheduled_tokens > self._max_step_tokens:
             raise OutOfMemory(self._why(plan.num_scheduled_tokens))
-        ready_s = self._occupy(self._duration_s(plan))
+        ready_s = self._occupy(self._cost.step_s(shape_of(plan)))
         unsampled = plan.unsampled
         sampled = {
             request.request_id: SIMULATED_TOKEN
@@ -48,15 +48,7 @@ class SimulatedExecutor:
 
     def execute_steady(self, num_decodes: int, kv_tokens: int, longest_kv: int) -> float:
         """A step of steady decodes alone; returns when it is done, on the clock. KV lengths are those after it."""
-        return self._occupy(
-            self._cost.step_s(
-                num_decodes=num_decodes,
-                decode_kv_tokens=kv_tokens,
-                longest_kv=longest_kv,
-                prefills=(),
-                num_sampled=num_decodes,
-            )
-        )
+        return self._occupy(self._cost.step_s(StepShape(num_decodes, kv_tokens, longest_kv, (), num_decodes)))
 
     def _occupy(self, duration_s: float) -> float:
         self._busy_until_s = max(self._busy_until_s, self._clock.now()) + duration_s
@@ -66,22 +58,3 @@ class SimulatedExecutor:
 
     def close(self) -> None:
         pass
-
-    def _duration_s(self, plan: SchedulerOutput) -> float:
-        num_decodes, kv_tokens, longest = plan.num_steady, plan.steady_kv_tokens, plan.steady_longest_kv
-        prefills: list[tuple[int, int]] = []
-        for num_new, computed in zip(plan.num_new_tokens, plan.num_computed_tokens, strict=True):
-            if num_new == 1:
-                num_decodes += 1
-                kv_tokens += computed + 1
-                if computed >= longest:
-                    longest = computed + 1
-            else:
-                prefills.append((num_new, computed))
-        return self._cost.step_s(
-            num_decodes=num_decodes,
-            decode_kv_tokens=float(kv_tokens),
-            longest_kv=float(longest),
-            prefills=prefills,
-            num_sampled=plan.num_requests - len(plan.unsampled),
-        )

@@ -64,7 +64,7 @@ def test_simulation_of_k_times_the_costs_takes_k_times_as_long(is_async: bool, m
     lengths = [(100 + 7 * i, 20 + i % 5) for i in range(40)]
     base = serve(make_core(async_scheduling=is_async), lengths)
     step_s = StepCostModel.step_s
-    monkeypatch.setattr(StepCostModel, "step_s", lambda self, **batch: 3.0 * step_s(self, **batch))
+    monkeypatch.setattr(StepCostModel, "step_s", lambda self, shape: 3.0 * step_s(self, shape))
     scaled = serve(make_core(async_scheduling=is_async), lengths)
     for name, times in base.items():
         assert scaled[name] == pytest.approx([3.0 * t for t in times], rel=1e-9)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from engine.build import build_scheduler
 from engine.engine_core import EngineCore
-from engine.executor.cost_model.machine import StepShape
+from engine.executor.cost_model.step_shape import StepShape
 from engine.executor.recording import RecordingExecutor
 from workbench.loadgen.driver import drive
 from workbench.loadgen.embedded import EmbeddedTarget

@@ -117,7 +117,7 @@ def _median_load(runs: Sequence[ObservedLoad]) -> TimedLoad:
 def _wake_s(cost: MachineCost, idle: TimedLoad, runs: Sequence[ObservedLoad]) -> float:
     """Arrival to first token after a pause, less the step that the fit predicts."""
     shape = idle.shapes[0]
-    predicted = cost.step_s(**shape._asdict())
+    predicted = cost.step_s(shape)
     waits = []
     for run in runs:
         requests = run.record.requests

@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-
-class StepCost(Protocol):
-    """Seconds of a step from its batch; see `StepCostModel.step_s`."""
-
-    def step_s(
-        self,
-        *,
-        num_decodes: int,
-        decode_kv_tokens: float,
-        longest_kv: float,
-        prefills: Sequence[tuple[int, int]],
-        num_sampled: int,
-    ) -> float: ...
+from engine.executor.cost_model.step_shape import StepCost, StepShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,21 +26,6 @@ class AdjustedCost:
     base: StepCost
     adjustment: Adjustment
 
-    def step_s(
-        self,
-        *,
-        num_decodes: int,
-        decode_kv_tokens: float,
-        longest_kv: float,
-        prefills: Sequence[tuple[int, int]],
-        num_sampled: int,
-    ) -> float:
-        seconds = self.base.step_s(
-            num_decodes=num_decodes,
-            decode_kv_tokens=decode_kv_tokens,
-            longest_kv=longest_kv,
-            prefills=prefills,
-            num_sampled=num_sampled,
-        )
-        factor = self.adjustment.prefill_factor if prefills else self.adjustment.decode_factor
-        return seconds * factor + self.adjustment.step_s
+    def step_s(self, shape: StepShape) -> float:
+        factor = self.adjustment.prefill_factor if shape.prefills else self.adjustment.decode_factor
+        return self.base.step_s(shape) * factor + self.adjustment.step_s

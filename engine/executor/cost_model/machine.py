@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from engine.executor.cost_model.step_shape import StepShape
 
 Array = npt.NDArray[np.float64]
 
@@ -22,21 +23,6 @@ CORNERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 
 """Tokens at which the slope of `tokens(T)` may change; kernels change their way of working about there."""
 TERMS = ("step", "decode", "kv_token", "imbalance", "prefill", "chunk", "pair", "masked_pair", "gathered", "row")
 """Names of the other coefficients, seconds per unit of each."""
-
-
-class StepShape(NamedTuple):
-    """What a step's time may depend on; the arguments of `StepCost.step_s`."""
-
-    num_decodes: int
-    decode_kv_tokens: float
-    longest_kv: float
-    prefills: tuple[tuple[int, int], ...]
-    """(new, cached) tokens of each chunk."""
-    num_sampled: int
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_decodes + sum(new for new, _ in self.prefills)
 
 
 def imbalance(num_decodes: int, kv_tokens: float, longest_kv: float) -> float:
@@ -92,16 +78,7 @@ class MachineCost:
         object.__setattr__(self, "_token_s", table.tolist())
         object.__setattr__(self, "_terms", tuple(self.terms_s.get(name, 0.0) for name in TERMS))
 
-    def step_s(
-        self,
-        *,
-        num_decodes: int,
-        decode_kv_tokens: float,
-        longest_kv: float,
-        prefills: Sequence[tuple[int, int]],
-        num_sampled: int,
-    ) -> float:
-        shape = StepShape(num_decodes, decode_kv_tokens, longest_kv, tuple(prefills), num_sampled)
+    def step_s(self, shape: StepShape) -> float:
         num_tokens = shape.num_tokens
         if num_tokens == 0:
             return 0.0

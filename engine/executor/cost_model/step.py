@@ -19,6 +19,7 @@ import numpy.typing as npt
 from engine.catalog import GpuSpec
 from engine.executor.cost_model.collectives import step_all_reduce_s
 from engine.executor.cost_model.operators import OperatorProfile, chip_of, features_of, formula_s
+from engine.executor.cost_model.step_shape import StepShape
 from engine.model_spec import ModelSpec
 
 Array = npt.NDArray[np.float64]
@@ -105,30 +106,17 @@ class StepCostModel:
 
     # -- what a step costs --------------------------------------------------------------------------------------------
 
-    def step_s(
-        self,
-        *,
-        num_decodes: int,
-        decode_kv_tokens: float,
-        longest_kv: float,
-        prefills: Sequence[tuple[int, int]],
-        num_sampled: int,
-    ) -> float:
-        """Seconds of one step.
-
-        `decode_kv_tokens`: sum of the decodes' KV lengths after this step; `longest_kv`: the greatest of them;
-        `prefills`: (new, cached) tokens of each chunk; `num_sampled`: rows that yield a token.
-        """
+    def step_s(self, shape: StepShape) -> float:
+        """Seconds of one step."""
+        num_decodes, kv_tokens, longest_kv, prefills, num_sampled = shape
         num_seqs = num_decodes + len(prefills)
         if num_seqs == 0:
             return 0.0
-        tokens = num_decodes
-        attention = self._decode_attention_s(num_decodes, decode_kv_tokens, longest_kv) if num_decodes else 0.0
+        attention = self._decode_attention_s(num_decodes, kv_tokens, longest_kv) if num_decodes else 0.0
         if prefills:
-            tokens += sum(new for new, _ in prefills)
             attention += self._prefill_attention_s(prefills)
-        device = self.spec.num_layers * (self._layer_s(tokens) + attention) + self._head_s(max(num_sampled, 1))
-        return device + self._overhead_s(num_seqs)
+        device = self.spec.num_layers * (self._layer_s(shape.num_tokens) + attention)
+        return device + self._head_s(max(num_sampled, 1)) + self._overhead_s(num_seqs)
 
     # -- parts --------------------------------------------------------------------------------------------------------
 

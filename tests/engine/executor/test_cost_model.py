@@ -10,6 +10,7 @@ from engine.executor.cost_model.collectives import all_reduce_s
 from engine.executor.cost_model.operators import load_profile, profile_from_dict, profile_to_dict
 from engine.executor.cost_model.profiles import profile_for
 from engine.executor.cost_model.step import Overheads, Precision, StepCostModel
+from engine.executor.cost_model.step_shape import StepShape
 
 
 def make_model(gpu: str = "a100-80g-sxm", model: str = "Llama-3.1-8B", **options: object) -> StepCostModel:
@@ -19,13 +20,11 @@ def make_model(gpu: str = "a100-80g-sxm", model: str = "Llama-3.1-8B", **options
 
 
 def decode_s(cost: StepCostModel, batch: int, length: int) -> float:
-    return cost.step_s(
-        num_decodes=batch, decode_kv_tokens=batch * length, longest_kv=length, prefills=[], num_sampled=batch
-    )
+    return cost.step_s(StepShape(batch, batch * length, length, (), batch))
 
 
 def prefill_s(cost: StepCostModel, new: int, cached: int = 0) -> float:
-    return cost.step_s(num_decodes=0, decode_kv_tokens=0, longest_kv=0, prefills=[(new, cached)], num_sampled=1)
+    return cost.step_s(StepShape(0, 0.0, 0.0, ((new, cached),), 1))
 
 
 @pytest.mark.parametrize("gpu", list_gpus(), ids=lambda gpu: gpu.id)
@@ -50,8 +49,8 @@ def test_single_stream_decode_is_near_the_weight_traffic() -> None:
 
 def test_one_long_sequence_costs_more_than_its_share_of_the_mean() -> None:
     cost = make_model()
-    even = cost.step_s(num_decodes=4, decode_kv_tokens=40_000, longest_kv=10_000, prefills=[], num_sampled=4)
-    skewed = cost.step_s(num_decodes=4, decode_kv_tokens=40_000, longest_kv=39_000, prefills=[], num_sampled=4)
+    even = cost.step_s(StepShape(4, 40_000, 10_000, (), 4))
+    skewed = cost.step_s(StepShape(4, 40_000, 39_000, (), 4))
     assert skewed > even
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine.executor.cost_model.machine import CORNERS, TERMS, MachineCost, StepShape
+from engine.executor.cost_model.machine import CORNERS, TERMS, MachineCost
+from engine.executor.cost_model.step_shape import StepShape
 from engine.executor.machine_calibration import TimedLoad, fit_machine, windows
 
 TRUE = MachineCost(
@@ -17,7 +18,7 @@ TRUE = MachineCost(
 def make_load(batch: int, prompt: int, rng: np.random.Generator) -> TimedLoad:
     shapes = [StepShape(0, 0.0, 0.0, ((prompt, 0),) * batch, batch)]
     shapes += [StepShape(batch, float(batch * (prompt + i)), float(prompt + i), (), batch) for i in range(20)]
-    seconds = np.array([TRUE.step_s(**shape._asdict()) for shape in shapes]) * rng.normal(1.0, 0.01, len(shapes))
+    seconds = np.array([TRUE.step_s(shape) for shape in shapes]) * rng.normal(1.0, 0.01, len(shapes))
     return TimedLoad(shapes=shapes, seconds=seconds, is_saturated=np.full(len(shapes), batch > 10))
 
 
@@ -26,7 +27,7 @@ def test_fit_machine_recovers_a_known_cost_and_reports_its_error_by_regime() -> 
     loads = [make_load(batch, prompt, rng) for batch in (1, 2, 4, 8, 16) for prompt in (10, 50, 200, 600)]
     cost, errors = fit_machine(loads)
     for shape in (StepShape(6, 900.0, 150.0, (), 6), StepShape(0, 0.0, 0.0, ((200, 0),) * 2, 2)):
-        assert cost.step_s(**shape._asdict()) == pytest.approx(TRUE.step_s(**shape._asdict()), rel=0.03)
+        assert cost.step_s(shape) == pytest.approx(TRUE.step_s(shape), rel=0.03)
     assert errors["decode"].median < 0.02
     assert errors["prefill"].num_steps == 20
     assert set(errors) == {"decode", "prefill", "saturated"}
