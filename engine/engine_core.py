@@ -36,13 +36,9 @@ class _Step(NamedTuple):
 class EngineCore:
     """Owns scheduler and executor. Not thread-safe: one thread adds, aborts and steps."""
 
-    def __init__(
-        self, scheduler: Scheduler, executor: Executor, clock: Clock, *, simulated: SimulatedExecutor | None = None
-    ) -> None:
-        """`simulated`: the executor again, if the scheduler foresees its decodes; then `step` may take many steps."""
+    def __init__(self, scheduler: Scheduler, executor: Executor, clock: Clock) -> None:
         self.scheduler = scheduler
         self.executor = executor
-        self._simulated = simulated
         self.clock = clock
         self.step_stats = StepLog()
         """One entry per executed step, oldest first; whoever reads them may clear it."""
@@ -94,7 +90,7 @@ class EngineCore:
 
         Raises `OutOfMemory` or whatever the executor raises; the engine is then unusable.
         """
-        if self._simulated is not None and self._coast(self._simulated, until_s):
+        if self._coast(until_s):
             return []
         planned = self._plan() if self.scheduler.has_requests() else None
         outputs = self._arrears()
@@ -133,14 +129,17 @@ class EngineCore:
             self.step_stats.append(step.start_s, end_s, step.facts)
         return _request_outputs(result, len(self.step_stats) - 1)
 
-    def _coast(self, executor: SimulatedExecutor, until_s: float) -> int:
+    def _coast(self, until_s: float) -> int:
         """Steps in which every request is a steady decode, without a plan for each; returns how many.
 
         Each goes through the same phases as in `step`, in the same order, so that every time and block is the same.
         """
-        scheduler, steady, before = self.scheduler, self.scheduler.steady, self._in_flight
+        scheduler, executor, before = self.scheduler, self.executor, self._in_flight
+        steady = scheduler.steady
+        if steady is None or not isinstance(executor, SimulatedExecutor):
+            return 0
         stop = scheduler.find_coast()
-        if steady is None or stop is None or (self._overlaps and (before is None or before.plan.requests)):
+        if stop is None or (self._overlaps and (before is None or before.plan.requests)):
             return 0
         pool, num_seqs, num_waiting, code = scheduler.blocks.pool, len(steady), len(scheduler.waiting), stop_code(stop)
         end, first, now_s = steady.next_end(), scheduler.num_planned, self.clock.now()

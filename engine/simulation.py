@@ -165,7 +165,7 @@ def build_simulation(
     scheduler = build_scheduler(resolved)
     if foresee:
         scheduler.foresee_decodes(SIMULATED_TOKEN)
-    core = EngineCore(scheduler, executor, clock, simulated=executor if foresee else None)
+    core = EngineCore(scheduler, executor, clock)
     return Simulation(core=core, clock=clock, resolved=resolved, cost=cost)
 
 

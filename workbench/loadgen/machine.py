@@ -83,8 +83,7 @@ class MachineTarget:
         clock = VirtualClock()
         scheduler = build_scheduler(self.resolved)
         scheduler.foresee_decodes(SIMULATED_TOKEN)
-        executor = SimulatedExecutor(self._cost, clock)
-        core = EngineCore(scheduler, executor, clock, simulated=executor)
+        core = EngineCore(scheduler, SimulatedExecutor(self._cost, clock), clock)
         record = drive(
             SleepyCore(core, clock, self._profile.wake_s),
             workload,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.report.export.command import arguments, comments, scaling_rule
-from workbench.report.export.facts import DeploymentFacts, PoolFacts
+from workbench.report.export.facts import MODEL_FOLDER, DeploymentFacts, PoolFacts
 from workbench.report.export.nginx import nginx_config
 from workbench.report.export.scripts import dump_yaml
 
@@ -46,9 +46,9 @@ def _service(facts: DeploymentFacts, pool: PoolFacts, first_gpu: int) -> dict[st
     return {
         "image": facts.image,
         "command": ["--model", facts.model, "--port", str(facts.port), *arguments(pool)],
-        "environment": {"HF_TOKEN": "${HF_TOKEN:-}"},
+        "environment": {"HF_TOKEN": "${HF_TOKEN:-}", "HF_HOME": MODEL_FOLDER},
         "ipc": "host",
-        "volumes": ["models:/root/.cache/huggingface"],
+        "volumes": [f"models:{MODEL_FOLDER}"],
         "deploy": {
             "resources": {
                 "reservations": {"devices": [{"driver": "nvidia", "device_ids": gpus, "capabilities": ["gpu"]}]}

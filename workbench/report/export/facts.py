@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 OptionValue = bool | int | float | str
 
+MODEL_FOLDER = "/models"
+"""Where the server's container keeps downloaded models (Hugging Face's HF_HOME)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFacts:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.report.export.command import arguments, comments, scaling_rule
-from workbench.report.export.facts import DeploymentFacts, PoolFacts, RouterFacts
+from workbench.report.export.facts import MODEL_FOLDER, DeploymentFacts, PoolFacts, RouterFacts
 from workbench.report.export.nginx import nginx_config
 from workbench.report.export.scripts import dump_yaml
 
@@ -81,7 +81,7 @@ def _container(facts: DeploymentFacts, pool: PoolFacts) -> dict[str, Any]:
         "name": "vllm",
         "image": facts.image,
         "args": ["--model", facts.model, "--port", str(facts.port), *arguments(pool)],
-        "env": [{"name": "HF_TOKEN", "valueFrom": token}],
+        "env": [{"name": "HF_TOKEN", "valueFrom": token}, {"name": "HF_HOME", "value": MODEL_FOLDER}],
         "ports": [{"name": "http", "containerPort": facts.port}],
         "resources": {"limits": {"nvidia.com/gpu": str(facts.gpus_per_replica)}},
         "startupProbe": {**health, "periodSeconds": 15, "failureThreshold": 120},
@@ -89,7 +89,7 @@ def _container(facts: DeploymentFacts, pool: PoolFacts) -> dict[str, Any]:
         "livenessProbe": {**health, "periodSeconds": 15, "timeoutSeconds": 10, "failureThreshold": 8},
         "volumeMounts": [
             {"name": "shm", "mountPath": "/dev/shm"},
-            {"name": "models", "mountPath": "/root/.cache/huggingface"},
+            {"name": "models", "mountPath": MODEL_FOLDER},
         ],
     }
 
