@@ -47,14 +47,6 @@ def prove(num_met: int, num: int, required: float, confidence: float = CONFIDENC
     return Proof.BROKEN if high < required else Proof.UNRESOLVED
 
 
-def least_samples(required: float, confidence: float = CONFIDENCE) -> int:
-    """Requests below which not even all of them met could show the required share: 381 for 0.99."""
-    if required >= 1:
-        return 1
-    square = _quantile(confidence) ** 2
-    return max(1, math.ceil(square * required / (1 - required) - 1e-9))
-
-
 def most_misses(num: int, required: float, confidence: float = CONFIDENCE) -> int:
     """The most of `num` that may miss without breaking the required share for certain; -1 where nothing may."""
     low, high = -1, num

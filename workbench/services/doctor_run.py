@@ -32,7 +32,7 @@ from workbench.metrics.summary import summarize
 from workbench.scenario import Scenario, ScenarioError
 from workbench.services.describe import limits_of
 from workbench.services.evaluate import deadline_of
-from workbench.services.targets import build_target
+from workbench.services.targets import build_target, device_of
 from workbench.store.runs import StoredRun, load_run
 from workbench.workload import generate_workload
 from workbench.workload.records import Workload
@@ -122,19 +122,14 @@ def _memory(run: StoredRun, scenario: Scenario | None) -> Memory:
 
 
 def _kv_plan(engine: Mapping[str, Any], scenario: Scenario) -> Any:
-    from engine.simulation import SimulatedDevice, find_simulated_spec
+    from engine.simulation import find_simulated_spec
     from workbench.capacity.kv_plan import Deployment, plan_kv
     from workbench.scenario.target import SimulatedTarget
 
     target = scenario.target
     if not isinstance(target, SimulatedTarget) or target.gpu is None:
         return None
-    device = SimulatedDevice.of(
-        target.gpu,
-        tensor_parallel_size=target.tensor_parallel_size,
-        quantization=target.quantization,
-        kv_cache_dtype=target.kv_cache_dtype,
-    )
+    device = device_of(target)
     names = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "block_size")
     values = {name: engine[name] for name in names if engine.get(name) is not None}
     deployment = Deployment(spec=find_simulated_spec(scenario.model), device=device, engine=values)

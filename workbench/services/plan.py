@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.catalog import find_gpu
 from engine.errors import ConfigError
-from engine.simulation import SimulatedDevice, find_simulated_spec
+from engine.simulation import find_simulated_spec
 from workbench.capacity.cost import cost_of
 from workbench.capacity.figures import SpeedError, speed_error
 from workbench.capacity.kv_plan import Deployment, plan_kv
@@ -22,7 +22,7 @@ from workbench.services.plan_alternatives import Comparison
 from workbench.services.plan_fleet import HEADROOM, SHORT_S, FleetSizer, fleet_of, guess_of
 from workbench.services.plan_probe import Capacity, CapacityProber, capacity_of, engine_params, policy_of
 from workbench.services.plan_question import PlanQuestion, Task, task_of, with_rate
-from workbench.services.targets import build_target
+from workbench.services.targets import build_target, device_of
 from workbench.store.provenance import collect_provenance
 from workbench.workload.analysis import length_figures
 from workbench.workload.rate import shortened
@@ -201,12 +201,7 @@ def _tokens(task: Task) -> dict[str, Any]:
 
 def _kv_budget(scenario: Scenario, task: Task) -> dict[str, Any]:
     target = _target(scenario)
-    device = SimulatedDevice.of(
-        str(target.gpu),
-        tensor_parallel_size=target.tensor_parallel_size,
-        quantization=target.quantization,
-        kv_cache_dtype=target.kv_cache_dtype,
-    )
+    device = device_of(target)
     engine = {name: value for name, value in scenario.engine.items() if name != "max_model_len"}
     deployment = Deployment(spec=find_simulated_spec(scenario.model), device=device, engine=engine)
     sized = plan_kv(deployment, max_model_len=scenario.engine["max_model_len"])

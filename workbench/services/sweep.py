@@ -29,8 +29,6 @@ from workbench.store.studies import save_study, trial_directory
 BUDGET = "the budget"
 MOST_INFEASIBLE = 2
 """Times the trials asked for that infeasible ones, which cost nothing, may come on top."""
-NUM_REPEATS: int | None = None
-"""Rounds of confirming runs instead of the scenario's; for tests that are not about them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +270,7 @@ class _Sweep:
                 self._search,
                 records,
                 workers=workers,
-                repeats=NUM_REPEATS or self._search.confirm.repeats,
+                repeats=self._search.confirm.repeats,
                 on_run=self._events.on_confirm,
             )
 

@@ -14,6 +14,7 @@ from engine.errors import ConfigError, ModelLoadError
 from engine.executor.cost_model.calibration_profile import CalibrationProfile, load_calibration
 from engine.models.loader import find_spec
 from engine.resolve import resolve
+from engine.simulation import SimulatedDevice
 from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.records import RunRecord, StopRule
 from workbench.scenario import Scenario, engine_spec
@@ -97,7 +98,7 @@ def check_target(scenario: Scenario, params: Mapping[str, Any]) -> None:
 
 
 def _simulated(scenario: Scenario, spec: SimulatedSpec, params: Mapping[str, Any]) -> RunnableTarget:
-    from engine.simulation import SimulatedDevice, with_gpu_defaults
+    from engine.simulation import with_gpu_defaults
     from workbench.loadgen.simulated import SimulatedTarget
 
     hardware, params = split_params(params)
@@ -111,15 +112,7 @@ def _simulated(scenario: Scenario, spec: SimulatedSpec, params: Mapping[str, Any
         from workbench.loadgen.machine import MachineTarget
 
         return MachineTarget(engine_spec(scenario, **params), find_spec(scenario.model), calibration)
-    gpu = spec.gpu or (calibration.gpu if calibration is not None else None)
-    if gpu is None:
-        raise ConfigError("target.gpu: is missing. `workbench catalog gpus` lists what there is")
-    device = SimulatedDevice.of(
-        gpu,
-        tensor_parallel_size=spec.tensor_parallel_size,
-        quantization=spec.quantization,
-        kv_cache_dtype=spec.kv_cache_dtype,
-    )
+    device = device_of(spec, calibration)
     values = {"model": scenario.model, **with_gpu_defaults({**scenario.engine, **params}, device.gpu)}
     instance = SimulatedTarget(EngineConfig.from_dict(values), device, calibration)
     if not spec.is_fleet:
@@ -127,6 +120,19 @@ def _simulated(scenario: Scenario, spec: SimulatedSpec, params: Mapping[str, Any
     from workbench.loadgen.fleet.target import FleetTarget
 
     return FleetTarget(instance, spec, seed=scenario.seed)
+
+
+def device_of(spec: SimulatedSpec, calibration: CalibrationProfile | None = None) -> SimulatedDevice:
+    """The hardware of a target; the GPU may be named by its calibration. Raises `ConfigError`."""
+    gpu = spec.gpu or (calibration.gpu if calibration is not None else None)
+    if gpu is None:
+        raise ConfigError("target.gpu: is missing. `workbench catalog gpus` lists what there is")
+    return SimulatedDevice.of(
+        gpu,
+        tensor_parallel_size=spec.tensor_parallel_size,
+        quantization=spec.quantization,
+        kv_cache_dtype=spec.kv_cache_dtype,
+    )
 
 
 def is_machine(spec: SimulatedSpec) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.metrics.proportion import Proof, least_samples, most_misses, prove, wilson_interval
+from workbench.metrics.proportion import Proof, most_misses, prove, wilson_interval
 
 
 def test_wilson_interval_matches_published_values() -> None:
@@ -20,7 +20,6 @@ def test_wilson_interval_without_samples_says_nothing() -> None:
 
 
 def test_proof_of_99_percent_needs_381_requests() -> None:
-    assert least_samples(0.99) == 381
     assert prove(380, 380, 0.99) is Proof.UNRESOLVED
     assert prove(381, 381, 0.99) is Proof.HOLDS
 

@@ -14,7 +14,6 @@ from workbench.scenario import Scenario, parse_scenario
 from workbench.search.outcome import TrialOutcome, TrialState
 from workbench.search.storage import open_journal
 from workbench.search.study import SweepStopped, SweepStudy
-from workbench.services import sweep as sweep_module
 from workbench.services.sweep import run_sweep
 from workbench.services.trials import TrialWorker, evaluate_trial
 from workbench.store.errors import StoreError
@@ -29,6 +28,7 @@ workload:
   classes:
     - {name: a, input_tokens: {kind: constant, value: 20}, output_tokens: {kind: constant, value: 4}}
 search:
+  confirm: {repeats: 1}
   trials: 4
   objective: output_tokens_per_s
   space:
@@ -198,10 +198,7 @@ def test_storage_forgets_the_half_line_and_the_lock_of_a_killed_writer(tmp_path:
         (lambda lines: lines[:3], "lacks 2 trials"),
     ],
 )
-def test_sweep_of_a_damaged_journal_is_refused_and_deletes_nothing(
-    damage: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweep_module, "NUM_REPEATS", 1)
+def test_sweep_of_a_damaged_journal_is_refused_and_deletes_nothing(damage: Any, message: str, tmp_path: Path) -> None:
     study = run_sweep(scenario(), out=tmp_path, trials=2).directory
     journal = study / "journal.log"
     journal.write_text("".join(f"{line}\n" for line in damage(journal.read_text().splitlines())))
@@ -210,10 +207,7 @@ def test_sweep_of_a_damaged_journal_is_refused_and_deletes_nothing(
     assert (study / "trial-0001" / "run.json").is_file()
 
 
-def test_sweep_resumed_runs_the_trial_again_whose_run_was_stored_but_not_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweep_module, "NUM_REPEATS", 1)
+def test_sweep_resumed_runs_the_trial_again_whose_run_was_stored_but_not_told(tmp_path: Path) -> None:
     study = run_sweep(scenario(), out=tmp_path, trials=1).directory
     (study / "trial-0001").mkdir()
     (study / ".writing-trial-0002-1").mkdir()
@@ -223,8 +217,7 @@ def test_sweep_resumed_runs_the_trial_again_whose_run_was_stored_but_not_told(
     assert not (study / ".writing-trial-0002-1").exists()
 
 
-def test_sweep_writes_the_study_after_every_trial_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_module, "NUM_REPEATS", 2)
+def test_sweep_writes_the_study_after_every_trial_and_resumes(tmp_path: Path) -> None:
     first = run_sweep(scenario(), out=tmp_path, trials=2)
     assert [record.number for record in first.records] == [0, 1]
     resumed = run_sweep(scenario(), out=tmp_path, trials=3, resume=True)

@@ -34,6 +34,7 @@ workload:
   classes:
     - {name: a, input_tokens: {kind: constant, value: 100}, output_tokens: {kind: constant, value: 20}}
 search:
+  confirm: {repeats: 1}
   trials: 18
   sampler: random
   objective: output_tokens_per_s
@@ -117,10 +118,7 @@ def test_workers_killed_every_few_trials_on_sqlite_lose_nothing(tmp_path: Path) 
     assert kill_every_few_trials(f"sqlite:///{tmp_path}/study.db", tmp_path, trials=8, every=3) >= 1
 
 
-def test_worker_runs_reach_the_sweep_through_the_artifact_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweep_module, "NUM_REPEATS", 1)
+def test_worker_runs_reach_the_sweep_through_the_artifact_store(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
     with led_study(url, tmp_path, 3) as (name, _):
         done = work(name, url)
@@ -133,8 +131,7 @@ def test_worker_runs_reach_the_sweep_through_the_artifact_store(
     assert result.best is not None
 
 
-def test_sweep_results_do_not_depend_on_the_number_of_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_module, "NUM_REPEATS", 1)
+def test_sweep_results_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     one = run_sweep(scenario(), out=tmp_path / "one", trials=6)
     many = run_sweep(scenario(), out=tmp_path / "many", trials=6, workers=3)
     assert [(r.number, r.params, r.outcome.objective) for r in many.records] == [
@@ -152,10 +149,7 @@ def test_sweep_with_several_workers_on_the_wall_clock_is_refused(tmp_path: Path)
         run_sweep(embedded, out=tmp_path, workers=2)
 
 
-def test_sweep_whose_budget_is_used_up_gives_a_result_and_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweep_module, "NUM_REPEATS", 1)
+def test_sweep_whose_budget_is_used_up_gives_a_result_and_is_resumed(tmp_path: Path) -> None:
     first = run_sweep(scenario(), out=tmp_path, trials=50, budget_s=0.4)
     assert 1 <= len(first.records) < 50
     assert first.stopped == "the budget of 0.4 s is used up: go on with --resume"
