@@ -127,11 +127,19 @@ def render(result: SweepResult, report: Path) -> None:
             number(best.params[name]) if best else "–",
         )
     table.add_section()
+    objective = result.search.objective
+    if objective not in _SHOWN and not result.search.is_pareto:
+        table.add_row(objective, _objective(result, default), _objective(result, best))
     for name in _SHOWN:
         table.add_row(name, _value(default, name), _value(best, name))
     out.print(table)
     out.print(conclusion_of(result), markup=False)
     out.print(f"report: {report}", markup=False)
+
+
+def _objective(result: SweepResult, record: TrialRecord | None) -> str:
+    """What the search compared; a rate found by several runs is no figure of any one of them."""
+    return metric(result.search.objective, None if record is None else record.outcome.objective)
 
 
 def _value(record: TrialRecord | None, name: str) -> str:
