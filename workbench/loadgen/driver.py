@@ -21,14 +21,13 @@ from engine.step_log import StepLog
 from workbench.loadgen.errors import RunFailed
 from workbench.loadgen.observation import Observation
 from workbench.loadgen.pacing import Pacing, pacing_of
+from workbench.loadgen.questions import Questions
 from workbench.loadgen.target import Progress, ProgressCallback
 from workbench.loadgen.token_times import StepTimes
 from workbench.metrics.records import Outcome, RunRecord, StopRule
 from workbench.workload.records import Workload
 
 _STEPS_PER_REPORT = 32
-_QUESTIONS = 32
-"""Times that a stop rule is asked, at most."""
 _PATIENCE = 16
 """Waiting requests passed over before the search for newly admitted ones ends."""
 
@@ -106,7 +105,7 @@ class Run:
     ) -> None:
         self.core, self.workload, self.clock = core, workload, clock
         self.deadline_s, self.on_progress, self.stop = deadline_s, on_progress, stop
-        self.num_events_asked = 0
+        self.questions = Questions(len(workload))
         self.stopped: str | None = None
         self.pacing = pacing
         self.times = StepTimes(len(workload))
@@ -250,12 +249,8 @@ class Run:
         """The deadline has come, or the stop rule says so; it is asked when so many requests came or went."""
         if self.deadline_s is not None and now_s >= self.deadline_s:
             return True
-        if self.stop is None:
+        if self.stop is None or not self.questions.is_due(len(self.seen.issued) + self.seen.num_ended):
             return False
-        num_events = len(self.seen.issued) + self.seen.num_ended
-        if (num_events - self.num_events_asked) * _QUESTIONS < 2 * len(self.workload):
-            return False
-        self.num_events_asked = num_events
         self.take(self.core.settle())
         self.stopped = self.stop(self.seen.so_far(now_s))
         return self.stopped is not None

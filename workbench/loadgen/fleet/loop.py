@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from engine.step_log import StepLog
 from workbench.loadgen.driver import CoreBroken
 from workbench.loadgen.errors import RunFailed
 from workbench.loadgen.fleet.record import joined_partial
@@ -16,15 +17,13 @@ from workbench.loadgen.fleet.replica import Replica
 from workbench.loadgen.fleet.routing import Router, router_of
 from workbench.loadgen.observation import Observation
 from workbench.loadgen.pacing import OpenLoop, pacing_of
+from workbench.loadgen.questions import Questions
 from workbench.loadgen.simulated import SimulatedTarget
 from workbench.loadgen.target import Progress, ProgressCallback
 from workbench.loadgen.token_times import ListedTimes
 from workbench.metrics.records import Outcome, PartialRun, RunRecord, StopRule
 from workbench.scenario.target import SimulatedTarget as FleetSpec
 from workbench.workload.records import Workload
-
-_QUESTIONS = 32
-"""Times that a stop rule is asked, at most."""
 
 
 class _Pool:
@@ -52,7 +51,8 @@ class FleetRun:
         self.replicas = [replica for pool in self.pools for replica in pool.replicas]
         self.cap = workload.max_concurrency if workload.max_concurrency is not None else len(workload) + 1
         self.stopped: str | None = None
-        self._num_open = self._num_events = self._num_asked = 0
+        self._questions = Questions(len(workload))
+        self._num_open = self._num_events = 0
 
     def to_end(self, deadline_s: float | None, on_progress: ProgressCallback | None, stop: StopRule | None) -> None:
         """Until all requests have ended, until `deadline_s`, or until `stop` gives a reason.
@@ -70,7 +70,7 @@ class FleetRun:
                 break
             else:
                 self._route(due_s)
-            if stop is not None and self._is_time_to_ask():
+            if stop is not None and self._questions.is_due(self._num_events):
                 self.stopped = stop(self._so_far())
                 if self.stopped is not None:
                     break
@@ -80,9 +80,7 @@ class FleetRun:
 
     def records(self) -> list[RunRecord]:
         """Of each replica and of the front door."""
-        door = self.refused.record(
-            type(self.replicas[0].run.core.step_stats)(), start_s=0.0, end_s=0.0, clock="virtual", engine={}
-        )
+        door = self.refused.record(StepLog(), start_s=0.0, end_s=0.0, clock="virtual", engine={})
         return [*(replica.run.record({}) for replica in self.replicas), door]
 
     def _furthest_behind(self, until_s: float) -> Replica | None:
@@ -144,12 +142,6 @@ class FleetRun:
         if session >= 0:
             return f"session {session}".encode()
         return self.workload.prompt_token_ids(row)[: self.spec.prefix_tokens].tobytes()
-
-    def _is_time_to_ask(self) -> bool:
-        if (self._num_events - self._num_asked) * _QUESTIONS < 2 * len(self.workload):
-            return False
-        self._num_asked = self._num_events
-        return True
 
     def _so_far(self) -> PartialRun:
         now_s = min((replica.now_s for replica in self.replicas if replica.is_busy), default=self._latest_s())
