@@ -8,27 +8,30 @@ most recently used content.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from engine.core.block_hash import BlockHash
-from engine.core.prefix_index import CachedRun, PrefixIndex
+from engine.core.prefix_index import PrefixIndex
 from engine.errors import ConfigError, IntegrityError
 from engine.request import Request
 
 
 class BlockPool:
-    """Blocks 1 .. num_blocks - 1. Invariant: a block is in the free queue if and only if its reference count is 0."""
+    """Blocks 1 .. num_blocks - 1. A block is free if and only if its reference count is 0."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         if num_blocks < 2:
             raise ConfigError(f"num_blocks: must be at least 2, as block 0 is never used (got {num_blocks})")
         self.num_blocks = num_blocks
-        self.index = PrefixIndex(block_size)
+        self.index = PrefixIndex(num_blocks, block_size)
         self._ref_counts = [0] * num_blocks
-        self._contents: list[CachedRun | None] = [None] * num_blocks
-        # An OrderedDict gives append, prepend, pop from the front and removal from the middle, all O(1) in C.
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+        # The free queue: append, prepend and pop without an object for each block. A block that is touched in the
+        # middle of it leaves its entry behind: the oldest `_stale[block]` entries of a block do not count.
+        self._queue = deque(range(1, num_blocks))
+        self._stale: dict[int, int] = {}
+        self.num_free = num_blocks - 1
+        """Blocks with reference count 0, cached or not."""
         self.evictions: list[int] = []
         """Blocks whose cached content was dropped, in order; whoever reads it may clear it."""
 
@@ -37,88 +40,112 @@ class BlockPool:
         return self.num_blocks - 1
 
     @property
-    def num_free(self) -> int:
-        """Blocks with reference count 0, cached or not."""
-        return len(self._free)
-
-    @property
     def num_in_use(self) -> int:
-        return self.num_blocks - 1 - len(self._free)
+        return self.num_blocks - 1 - self.num_free
 
     def ref_count(self, block_id: int) -> int:
         return self._ref_counts[block_id]
 
     def find_hash(self, block_id: int) -> BlockHash | None:
         """The hash of the content cached in a block; None if it holds nothing reusable."""
-        run = self._contents[block_id]
-        return None if run is None else self.index.find_hash(run, block_id)
+        return self.index.find_hash(block_id)
 
     def is_cached(self, block_id: int) -> bool:
         """Does the block hold content that a lookup may find?"""
-        return self._contents[block_id] is not None
+        return self.index.runs[block_id] is not None
 
     def free_queue(self) -> list[int]:
         """Free blocks in the order in which they will be taken."""
-        return list(self._free)
+        stale, queue = dict(self._stale), []
+        for block_id in self._queue:
+            if stale.get(block_id):
+                stale[block_id] -= 1
+            else:
+                queue.append(block_id)
+        return queue
 
     def num_free_among(self, block_ids: Iterable[int]) -> int:
         """How many of these blocks are in the free queue."""
-        free = self._free
-        return sum(block_id in free for block_id in block_ids)
+        ref_counts = self._ref_counts
+        return sum([ref_counts[block_id] == 0 for block_id in block_ids])
 
     def take(self, count: int) -> list[int]:
         """Pop `count` blocks from the front; cached content in them is evicted. The caller checked `num_free`."""
-        pop, contents, ref_counts = self._free.popitem, self._contents, self._ref_counts
-        taken = [pop(False)[0] for _ in range(count)]
+        pop, runs, ref_counts = self._queue.popleft, self.index.runs, self._ref_counts
+        taken = self._pop_live(count) if self._stale else [pop() for _ in range(count)]
+        self.num_free -= count
         for block_id in taken:
             ref_counts[block_id] = 1
-            if contents[block_id] is not None:
-                self.forget(block_id)
+            if runs[block_id] is not None:
+                self.index.drop(block_id)
                 self.evictions.append(block_id)
+        return taken
+
+    def _pop_live(self, count: int) -> list[int]:
+        """`count` blocks from the front, passing over stale entries."""
+        pop, stale = self._queue.popleft, self._stale
+        taken: list[int] = []
+        while len(taken) < count:
+            block_id = pop()
+            num_stale = stale.get(block_id)
+            if num_stale is None:
+                taken.append(block_id)
+            elif num_stale == 1:
+                del stale[block_id]
+            else:
+                stale[block_id] = num_stale - 1
         return taken
 
     def touch(self, block_ids: Iterable[int]) -> None:
         """Add one reference to each block; free ones leave the free queue."""
-        ref_counts = self._ref_counts
+        ref_counts, stale = self._ref_counts, self._stale
         for block_id in block_ids:
             if ref_counts[block_id] == 0:
-                del self._free[block_id]
+                stale[block_id] = stale.get(block_id, 0) + 1
+                self.num_free -= 1
             ref_counts[block_id] += 1
 
     def register(self, request: Request, start: int, block_ids: Sequence[int]) -> None:
         """Make the blocks that hold the request's full blocks from `start` on findable by their contents."""
-        run = self.index.add(request, start, block_ids)
-        for block_id in block_ids:
-            self._contents[block_id] = run
+        self.index.add(request, start, block_ids)
 
     def forget(self, block_id: int) -> None:
         """Make a block's content unfindable, because it is about to be overwritten."""
-        run = self._contents[block_id]
-        if run is not None:
-            self.index.remove(run, block_id)
-            self._contents[block_id] = None
+        if self.index.runs[block_id] is not None:
+            self.index.drop(block_id)
 
     def release(self, block_ids: Sequence[int]) -> list[int]:
         """Drop one reference from each block of a table, last block first; returns those that became free.
 
         Uncached ones go to the front (the last of the table is reused first), cached ones to the back.
         """
-        ref_counts, contents, free = self._ref_counts, self._contents, self._free
-        uncached: list[int] = []
+        ref_counts, runs, queue = self._ref_counts, self.index.runs, self._queue
         freed: list[int] = []
         for block_id in reversed(block_ids):
-            ref_counts[block_id] -= 1
-            if ref_counts[block_id]:
-                continue
-            freed.append(block_id)
-            if contents[block_id] is None:
-                uncached.append(block_id)
+            if ref_counts[block_id] == 1:
+                ref_counts[block_id] = 0
+                freed.append(block_id)
             else:
-                free[block_id] = None
-        for block_id in reversed(uncached):
-            free[block_id] = None
-            free.move_to_end(block_id, last=False)
+                ref_counts[block_id] -= 1
+        uncached = [block_id for block_id in freed if runs[block_id] is None]
+        if uncached:
+            for block_id in uncached if self._stale else ():
+                if block_id in self._stale:  # an older entry would come behind the new one
+                    self._compact()
+                    break
+            queue.extend([block_id for block_id in freed if runs[block_id] is not None])
+            queue.extendleft(reversed(uncached))
+        else:
+            queue.extend(freed)
+        self.num_free += len(freed)
+        if len(queue) > 2 * self.num_blocks:
+            self._compact()
         return freed
+
+    def _compact(self) -> None:
+        """Remove stale entries. Before a release enters what it freed, or after."""
+        self._queue = deque(self.free_queue())
+        self._stale.clear()
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
         """Raise `IntegrityError` unless counts, free queue and index agree with the given block tables."""
@@ -133,11 +160,12 @@ class BlockPool:
                 f"counts {[self._ref_counts[i] for i in wrong[:8]]}, tables {[counts[i] for i in wrong[:8]]}"
             )
         should_be_free = {i for i in range(1, self.num_blocks) if counts[i] == 0}
-        if should_be_free != set(self._free):
-            raise IntegrityError(f"free queue differs from unreferenced blocks: {should_be_free ^ set(self._free)}")
+        queue = self.free_queue()
+        if should_be_free != set(queue) or not len(queue) == len(should_be_free) == self.num_free:
+            raise IntegrityError(f"free queue differs from unreferenced blocks: {should_be_free ^ set(queue)}")
         if counts[0]:
             raise IntegrityError("block 0 is never used, but a table holds it")
-        cached = {i for i in range(self.num_blocks) if self._contents[i] is not None}
+        cached = {i for i in range(self.num_blocks) if self.is_cached(i)}
         by_hash: dict[BlockHash, set[int]] = {}
         for block_id in cached:
             by_hash.setdefault(self.find_hash(block_id) or b"", set()).add(block_id)

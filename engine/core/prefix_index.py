@@ -18,14 +18,18 @@ class CachedRun:
     """Full blocks of one request that were cached together. Holds the request's tokens for as long as one of its blocks
     is cached."""
 
-    __slots__ = ("first_hash", "is_named", "positions", "request")
+    __slots__ = ("block_ids", "first_hash", "num_cached", "positions", "request", "start")
 
     def __init__(self, request: Request, start: int, block_ids: Sequence[int]) -> None:
         self.request = request
         self.first_hash = request.block_hashes[0]
-        self.positions = dict(zip(block_ids, range(start, start + len(block_ids)), strict=True))
-        """Block id -> which block of the request it is; evicted blocks are gone from it."""
-        self.is_named = False
+        self.start = start
+        """Which block of the request the first of `block_ids` is."""
+        self.block_ids = block_ids
+        """Evicted ones included."""
+        self.num_cached = len(block_ids)
+        self.positions: dict[int, int] | None = None
+        """Once named: cached block id -> which block of the request it is."""
 
 
 class PrefixIndex:
@@ -36,8 +40,10 @@ class PrefixIndex:
     only a duplicate becomes a dict (kept in order of registration).
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int) -> None:
         self._block_size = block_size
+        self.runs: list[CachedRun | None] = [None] * num_blocks
+        """By block id: the run whose content it caches; others only read it."""
         self._entries: dict[BlockHash, int | dict[int, None]] = {}
         self._unnamed: dict[BlockHash, dict[CachedRun, None]] = {}
 
@@ -61,21 +67,29 @@ class PrefixIndex:
             hits.append(next(iter(entry)) if isinstance(entry, dict) else entry)
         return hits
 
-    def add(self, request: Request, start: int, block_ids: Sequence[int]) -> CachedRun:
-        """Enter the blocks that hold the request's full blocks from `start` on."""
+    def add(self, request: Request, start: int, block_ids: Sequence[int]) -> None:
+        """Enter the blocks that hold the request's full blocks from `start` on; the sequence is kept."""
         extend_block_hashes(request, 1, self._block_size)
-        run = CachedRun(request, start, block_ids)
-        self._unnamed.setdefault(run.first_hash, {})[run] = None
-        return run
+        run, runs = CachedRun(request, start, block_ids), self.runs
+        for block_id in block_ids:
+            runs[block_id] = run
+        siblings = self._unnamed.get(run.first_hash)
+        if siblings is None:
+            self._unnamed[run.first_hash] = {run: None}
+        else:
+            siblings[run] = None
 
-    def remove(self, run: CachedRun, block_id: int) -> None:
-        """The content of a block of `run` is dropped."""
-        position = run.positions.pop(block_id)
-        if not run.is_named:
-            if not run.positions:
+    def drop(self, block_id: int) -> None:
+        """The content of a cached block is gone."""
+        run = self.runs[block_id]
+        assert run is not None
+        self.runs[block_id] = None
+        run.num_cached -= 1
+        if run.positions is None:
+            if not run.num_cached:
                 self._discard(run)
             return
-        block_hash = run.request.block_hashes[position]
+        block_hash = run.request.block_hashes[run.positions.pop(block_id)]
         entry = self._entries[block_hash]
         if isinstance(entry, dict):
             del entry[block_id]
@@ -89,9 +103,12 @@ class PrefixIndex:
             self._name(first_hash)
         return len(self._entries)
 
-    def find_hash(self, run: CachedRun, block_id: int) -> BlockHash:
-        """The name of a block of `run`."""
-        position = run.positions[block_id]
+    def find_hash(self, block_id: int) -> BlockHash | None:
+        """The name of a block's cached content; None if it has none."""
+        run = self.runs[block_id]
+        if run is None:
+            return None
+        position = run.start + run.block_ids.index(block_id)
         extend_block_hashes(run.request, position + 1, self._block_size)
         return run.request.block_hashes[position]
 
@@ -102,10 +119,12 @@ class PrefixIndex:
 
     def _name(self, first_hash: BlockHash) -> None:
         for run in self._unnamed.pop(first_hash, ()):
-            run.is_named = True
+            runs, places = self.runs, enumerate(run.block_ids, run.start)
+            run.positions = {block_id: position for position, block_id in places if runs[block_id] is run}
             extend_block_hashes(run.request, max(run.positions.values()) + 1, self._block_size)
+            hashes = run.request.block_hashes
             for block_id, position in run.positions.items():
-                self._enter(run.request.block_hashes[position], block_id)
+                self._enter(hashes[position], block_id)
 
     def _enter(self, block_hash: BlockHash, block_id: int) -> None:
         entry = self._entries.setdefault(block_hash, block_id)
