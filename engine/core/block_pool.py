@@ -119,7 +119,7 @@ class BlockPool:
 
         Uncached ones go to the front (the last of the table is reused first), cached ones to the back.
         """
-        ref_counts, runs, queue = self._ref_counts, self.index.runs, self._queue
+        ref_counts, runs = self._ref_counts, self.index.runs
         freed: list[int] = []
         for block_id in reversed(block_ids):
             if ref_counts[block_id] == 1:
@@ -129,21 +129,19 @@ class BlockPool:
                 ref_counts[block_id] -= 1
         uncached = [block_id for block_id in freed if runs[block_id] is None]
         if uncached:
-            for block_id in uncached if self._stale else ():
-                if block_id in self._stale:  # an older entry would come behind the new one
-                    self._compact()
-                    break
-            queue.extend([block_id for block_id in freed if runs[block_id] is not None])
-            queue.extendleft(reversed(uncached))
+            if self._stale and not self._stale.keys().isdisjoint(uncached):
+                self._compact()  # a stale entry would come behind the new one and be taken for it
+            self._queue.extend([block_id for block_id in freed if runs[block_id] is not None])
+            self._queue.extendleft(reversed(uncached))
         else:
-            queue.extend(freed)
+            self._queue.extend(freed)
         self.num_free += len(freed)
-        if len(queue) > 2 * self.num_blocks:
+        if len(self._queue) > 2 * self.num_blocks:
             self._compact()
         return freed
 
     def _compact(self) -> None:
-        """Remove stale entries. Before a release enters what it freed, or after."""
+        """Remove stale entries."""
         self._queue = deque(self.free_queue())
         self._stale.clear()
 
