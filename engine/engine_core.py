@@ -93,7 +93,7 @@ class EngineCore:
         if self._coast(until_s):
             return []
         planned = self._plan() if self.scheduler.has_requests() else None
-        outputs = self._arrears()
+        outputs = self._in_arrears(self.scheduler.take_arrears())
         if self._overlaps and self._in_flight is not None:
             # Step k was planned without the output of step k-1, but runs with its tokens.
             outputs += self._complete(self._in_flight)
@@ -108,8 +108,7 @@ class EngineCore:
 
     def settle(self) -> list[RequestOutput]:
         """The tokens of steady decodes that have come back but were not reported."""
-        self.scheduler.settle()
-        return self._arrears()
+        return self._in_arrears(self.scheduler.take_news())
 
     def close(self) -> None:
         self.executor.close()
@@ -180,8 +179,8 @@ class EngineCore:
         self.scheduler.take_coasted()
         return end_s
 
-    def _arrears(self) -> list[RequestOutput]:
-        arrears = self.scheduler.take_arrears()
+    def _in_arrears(self, arrears: Sequence[tuple[Request, int]]) -> list[RequestOutput]:
+        """Each got so many tokens, one from each of the last steps of the log."""
         if not arrears:
             return []
         num_steps = len(self.step_stats)

@@ -5,7 +5,7 @@ Owns every `Request.block_ids`. All or nothing: a call either gives the request 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from engine.config import KvPolicy
 from engine.core.block_hash import extend_block_hashes
@@ -41,6 +41,8 @@ class BlockManager:
         self.num_watermark_blocks = int(watermark * num_blocks)
         self.num_kv_tokens = 0
         """Token positions written (or being written in this step) in blocks that are held, each block counted once."""
+        self.before_register: Callable[[Request, int], object] | None = None
+        """Called before the first so many full blocks of a request enter the prefix index, some of them newly."""
         # Positions written in partly filled blocks that a fork shares: their holders may know of fewer.
         self._shared_written: dict[int, int] = {}
 
@@ -50,7 +52,11 @@ class BlockManager:
         """Longest run of cached blocks from the first one, leaving at least one known token to compute."""
         if not self.caches_prefixes:
             return []
-        return self.pool.index.find_longest_run(request, (request.num_tokens - 1) // self.block_size)
+        return self.pool.index.find_longest_run(request, self.num_findable_blocks(request))
+
+    def num_findable_blocks(self, request: Request) -> int:
+        """Leading full blocks that a lookup may hit: at least one known token is left to compute."""
+        return (request.num_tokens - 1) // self.block_size
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks that a request of this many tokens holds."""
@@ -132,11 +138,16 @@ class BlockManager:
 
     def register_full_blocks(self, request: Request, num_tokens: int) -> None:
         """Make the blocks that `num_tokens` leading tokens fill findable, from the moment they are scheduled."""
-        if not self.caches_prefixes:
-            return
+        full = num_tokens // self.block_size
+        if self.before_register is not None and self.caches_prefixes and full > request.num_registered_blocks:
+            self.before_register(request, full)
+        self.enter_full_blocks(request, num_tokens)
+
+    def enter_full_blocks(self, request: Request, num_tokens: int) -> None:
+        """`register_full_blocks` for whoever keeps the order of registration himself."""
         full = num_tokens // self.block_size
         start = request.num_registered_blocks
-        if full <= start:
+        if full <= start or not self.caches_prefixes:
             return
         self.pool.register(request, start, request.block_ids[start:full])
         request.num_registered_blocks = full

@@ -9,33 +9,33 @@ from collections.abc import Callable, Sequence
 
 from engine.core.block_manager import BlockManager
 from engine.core.plan import Plan
-from engine.core.steady import SteadyDecodes
+from engine.core.steady import Progress, SteadyDecodes
 from engine.request import Request
 
 
 class Foresight:
-    """A scheduler's part for executors whose answers are known in advance; the scheduler alone calls it.
-
-    `num_planned` and `num_updated` below: steps whose running requests are planned, and steps whose output was taken.
-    """
+    """A scheduler's part for executors whose answers are known in advance; the scheduler alone calls it."""
 
     def __init__(
         self,
         blocks: BlockManager,
         running: Sequence[Request],
+        progress: Progress,
         token: int,
         *,
         num_pending: Callable[[Request], int],
         enter: Callable[[Request, int, Plan], None],
         is_async: bool,
     ) -> None:
-        """`running` is the scheduler's own list. `num_pending`: tokens that could be computed for a request; `enter`
-        puts a request with its tokens into the plan and advances it."""
-        self.steady = SteadyDecodes(blocks, token, is_async=is_async)
+        """`running` and `progress` are the scheduler's own. `num_pending`: tokens that could be computed for a request;
+        `enter` puts a request with its tokens into the plan and advances it."""
+        self.steady = SteadyDecodes(blocks, progress, token, is_async=is_async)
+        blocks.before_register = self.steady.register_like
         self.active: list[Request] = list(running)
         """Running requests that are not steady, in order; the scheduler adds and removes as in `running`."""
         self._blocks = blocks
         self._running = running
+        self._progress = progress
         self._num_pending = num_pending
         self._enter = enter
         self._joining: list[Request] = []  # planned for their last known token in the step being planned
@@ -51,15 +51,16 @@ class Foresight:
         """A request was planned for its last known token: it decodes from now on."""
         self._joining.append(request)
 
-    def schedule(self, plan: Plan, limit: int, step: int, num_updated: int) -> bool:
-        """Plan the running requests of `step`; False, and nothing planned, where all must be looked at.
+    def schedule(self, plan: Plan, limit: int) -> bool:
+        """Plan the running requests of the next step; False, and nothing planned, where all must be looked at.
 
         `limit`: most tokens of one request, 0 = none.
         """
+        step = self._progress.num_planned
         self._joining = []
         ending = self.steady.take_ending(step)
         if ending:
-            self._wake(ending, step, num_updated)
+            self._wake(ending)
         num_steady = len(self.steady)
         wanted = self._wanted(limit)
         if wanted is None or self._num_blocks(wanted, step) > self._blocks.pool.num_free:
@@ -80,20 +81,20 @@ class Foresight:
         self._blocks.num_kv_tokens += num_steady
         return True
 
-    def join_planned(self, step: int) -> None:
-        """Requests that were planned for their last known token are steady from `step` on, if nothing else awaits
-        them."""
+    def join_planned(self) -> None:
+        """Requests that were planned for their last known token are steady from the next step on, if nothing else
+        awaits them."""
         if not self._joining:
             return
         for request in self._joining:
             if self.steady.may_join(request):
-                self.steady.join(request, step)
+                self.steady.join(request, self._progress.num_planned)
         self.active = [request for request in self.active if request.steady_from < 0]
 
-    def settle(self, num_planned: int, num_updated: int) -> None:
+    def settle(self) -> None:
         """Nobody is steady any more."""
         if len(self.steady):
-            self._wake(list(self.steady), num_planned, num_updated)
+            self._wake(list(self.steady))
 
     def take_late(self) -> list[Request]:
         """Those whose token is in the output that is taken next, though they are not in its plan."""
@@ -101,9 +102,13 @@ class Foresight:
         return late
 
     def take_arrears(self) -> list[tuple[Request, int]]:
-        """(request, tokens that came while it was steady) of those that are not steady any more."""
+        """(request, tokens that came while it was steady and were not reported) of those that no longer are."""
         arrears, self._arrears = self._arrears, []
         return arrears
+
+    def take_news(self) -> list[tuple[Request, int]]:
+        """As `take_arrears`, of those that are still steady too."""
+        return self.take_arrears() + self.steady.take_news()
 
     def _wanted(self, limit: int) -> list[tuple[Request, int]] | None:
         """Tokens that active requests could compute; None where one shares its last block and may have to copy it."""
@@ -129,6 +134,7 @@ class Foresight:
 
     def _plan(self, plan: Plan, wanted: Sequence[tuple[Request, int]], step: int) -> None:
         """Blocks are taken in the order of `running`, by steady decodes and the others alike."""
+        self._progress.is_amid = True
         due = self.steady.take_due(step)
         for request, num_new in wanted:
             before = 0
@@ -141,11 +147,13 @@ class Foresight:
             self._enter(request, num_new, plan)
         if due:
             self.steady.grow(due, step)
+        self._progress.is_amid = False
 
-    def _wake(self, requests: Sequence[Request], num_planned: int, num_updated: int) -> None:
+    def _wake(self, requests: Sequence[Request]) -> None:
         """From now on these are looked at again."""
+        num_planned, num_updated = self._progress.num_planned, self._progress.num_updated
         for request in requests:
-            num_back = self.steady.leave(request, num_planned=num_planned, num_updated=num_updated)
+            num_back = self.steady.leave(request)
             if num_back:
                 self._arrears.append((request, num_back))
             if request.steady_since < num_planned > num_updated:

@@ -18,7 +18,7 @@ from engine.core.foresight import Foresight
 from engine.core.plan import Plan
 from engine.core.preemption import PreemptionPolicy, RecomputePreemption
 from engine.core.request_queue import QUEUES, RequestQueue
-from engine.core.steady import SteadyDecodes
+from engine.core.steady import Progress, SteadyDecodes
 from engine.errors import IntegrityError, RequestRefused
 from engine.outputs import ModelRunnerOutput, SchedulerOutput
 from engine.request import Request, RequestStatus
@@ -62,11 +62,10 @@ class Scheduler:
         self._held: list[Request] = []  # finished, but an admission policy keeps their blocks
         self._most_computed: dict[str, int] = {}  # of preempted requests: tokens that had been computed before
         self._finished_ids: list[str] = []
-        self._step_index = 0  # steps whose running requests are planned
+        self._progress = Progress()
         self._cap = min(config.max_num_seqs, config.max_num_active_seqs or config.max_num_seqs)
         self._queried = self._hit = self._resumed_queried = self._resumed_hit = 0
         self._num_admitted = 0
-        self._num_updated = 0  # steps whose output was taken
         self._foresight: Foresight | None = None
 
     # -- questions ----------------------------------------------------------------------------------------------------
@@ -114,6 +113,7 @@ class Scheduler:
         self._foresight = Foresight(
             self.blocks,
             self.running,
+            self._progress,
             token,
             num_pending=self._num_pending,
             enter=self._plan,
@@ -123,12 +123,16 @@ class Scheduler:
     def settle(self) -> None:
         """Make the counters of every request true, those of steady decodes too."""
         if self._foresight is not None:
-            self._foresight.settle(self._step_index, self._num_updated)
+            self._foresight.settle()
 
     def take_arrears(self) -> list[tuple[Request, int]]:
         """(request, number of tokens) of those that were steady: one from each of the last steps whose output was
         taken before the plan made last."""
         return [] if self._foresight is None else self._foresight.take_arrears()
+
+    def take_news(self) -> list[tuple[Request, int]]:
+        """As `take_arrears`, of steady decodes too."""
+        return [] if self._foresight is None else self._foresight.take_news()
 
     def add_request(self, request: Request) -> None:
         """Append a new request to the waiting queue."""
@@ -186,12 +190,12 @@ class Scheduler:
         limit = self._chunk_limit()
         for policy in self.admission:
             policy.begin_step(self.running, len(self.waiting), now_s)
-        foresight, step = self._foresight, self._step_index
-        is_calm = foresight is not None and foresight.schedule(plan, limit, step, self._num_updated)
+        foresight, step = self._foresight, self._progress.num_planned
+        is_calm = foresight is not None and foresight.schedule(plan, limit)
         if not is_calm:
             self.settle()
             self._schedule_running(plan, limit)
-        self._step_index = step + 1
+        self._progress.num_planned = step + 1
         stop = AdmissionStop.PREEMPTED_THIS_STEP if plan.preempted else self._admit(plan, limit)
         steady = self.steady
         num_steady = 0 if steady is None else len(steady)
@@ -221,7 +225,7 @@ class Scheduler:
         self._finished_ids = []
         self._after_schedule(output)
         if is_calm and foresight is not None:
-            foresight.join_planned(self._step_index)
+            foresight.join_planned()
         return output
 
     def _after_schedule(self, plan: SchedulerOutput) -> None:
@@ -252,7 +256,7 @@ class Scheduler:
     """Is a step planned before the output of the one before is taken?"""
 
     def _after_update(self, plan: SchedulerOutput, finished: list[Request], now_s: float) -> None:
-        self._num_updated = plan.step_index + 1
+        self._progress.num_updated = plan.step_index + 1
         if finished:
             self._leave_running(finished)
             for request in finished:
@@ -403,7 +407,7 @@ class Scheduler:
     def coast(self) -> bool:
         """Plan a step of steady decodes alone, as `schedule` would, before the first of them ends; False, and nothing
         done, where there are too few blocks."""
-        steady, step = self.steady, self._step_index
+        steady, step = self.steady, self._progress.num_planned
         assert steady is not None
         if steady.num_due(step) > self.blocks.pool.num_free:
             return False
@@ -411,17 +415,17 @@ class Scheduler:
         if due:
             steady.grow(due, step)
         self.blocks.num_kv_tokens += len(steady)
-        self._step_index = step + 1
+        self._progress.num_planned = step + 1
         return True
 
     def take_coasted(self) -> None:
         """The output of a coasted step came back."""
-        self._num_updated += 1
+        self._progress.num_updated += 1
 
     @property
     def num_planned(self) -> int:
         """Steps planned since the beginning."""
-        return self._step_index
+        return self._progress.num_planned
 
     @property
     def steady(self) -> SteadyDecodes | None:
@@ -450,8 +454,7 @@ class Scheduler:
         if request.num_stale_outputs:
             return AdmissionStop.POLICY
         if self._foresight is not None:
-            steady = self._foresight.steady
-            steady.register_for(request, num_planned=self._step_index, num_updated=self._num_updated)
+            self._foresight.steady.register_like(request, self.blocks.num_findable_blocks(request))
         hits, computed = self.preemption.find_resumable(request)
         pending = request.num_tokens - computed
         for policy in self.admission:

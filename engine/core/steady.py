@@ -5,7 +5,7 @@ block when a block is full, and its end at a step that can be told. While nothin
 stand still: what it has computed by now follows from the number of steps since it became steady. Blocks are still
 taken in their step and in the order of `running`, so that the pool looks the same, block by block, as if every request
 had been stepped on its own. Registration of full blocks is made up for when somebody could see it: when the request
-stops being steady, and before a lookup whose first block is the request's own (`prefix_index`).
+stops being steady, and before anybody looks up or registers blocks of the same content (`prefix_index`).
 
 Ownership: a member belongs to this class between `join` and `leave`; the scheduler decides when.
 """
@@ -24,6 +24,20 @@ from engine.request import Request
 _order = attrgetter("admission_order")
 
 
+class Progress:
+    """How far the engine has come; the scheduler moves it, the foresight reads it."""
+
+    __slots__ = ("is_amid", "num_planned", "num_updated")
+
+    def __init__(self) -> None:
+        self.num_planned = 0
+        """Steps whose running requests are planned."""
+        self.num_updated = 0
+        """Steps whose output was taken."""
+        self.is_amid = False
+        """The running requests of a step are being planned, in the order of `running`."""
+
+
 class SteadyDecodes:
     """The members, by the step in which something happens to them. Steps are plan indices.
 
@@ -31,15 +45,17 @@ class SteadyDecodes:
     `r.num_computed_tokens + (k - r.steady_from)`; `catch_up` moves both terms and keeps their sum.
     """
 
-    def __init__(self, blocks: BlockManager, token: int, *, is_async: bool) -> None:
+    def __init__(self, blocks: BlockManager, progress: Progress, token: int, *, is_async: bool) -> None:
         self.token = token
         """What every member answers."""
+        self._progress = progress
         self._blocks = blocks
         self._block_size = blocks.block_size
         # The last step of a request is not steady. Its last token is computed at position length_limit - 2, after which
         # the asynchronous mode plans once more before it sees the end.
         self._end_margin = 1 if is_async else 2
-        self._registers_ahead = not is_async  # full blocks are findable when planned, not when their tokens are back
+        # A full block is entered in the plan of its last position, or in the next where that token is then in flight.
+        self._lag = 1 if is_async else 0
         self._ending: dict[int, dict[Request, None]] = {}
         self._due: dict[int, dict[Request, None]] = {}  # step -> members that then need a block
         self._by_first_hash: dict[BlockHash, dict[Request, None]] = {}
@@ -108,34 +124,45 @@ class SteadyDecodes:
         ending = self._ending.get(step)
         return sorted(ending, key=_order) if ending else []
 
-    def leave(self, request: Request, *, num_planned: int, num_updated: int) -> int:
-        """Make the request's counters true and let it go; returns how many tokens it got while it was steady.
-
-        `num_planned`, `num_updated`: steps planned, and steps whose output was taken, since the beginning.
-        """
+    def leave(self, request: Request) -> int:
+        """Make the request's counters true and let it go; returns how many tokens it got that were not reported."""
+        self._catch_up(request)
+        if self._blocks.caches_prefixes:
+            first = first_block_hash(request, self._block_size, self.token)
+            if len(self._by_first_hash[first]) > 1:
+                self.register_like(request, request.num_tokens // self._block_size)
+            _remove(self._by_first_hash, first, request)
         due = request.steady_from + len(request.block_ids) * self._block_size - request.num_computed_tokens
         self._num -= 1
         self._offset_sum -= request.num_computed_tokens - request.steady_from
         _remove(self._ending, request.steady_until, request)
         _remove(self._due, due, request)
-        if self._blocks.caches_prefixes:
-            _remove(self._by_first_hash, first_block_hash(request, self._block_size, self.token), request)
-        self._catch_up(request, num_updated)
-        in_flight = num_planned - request.steady_from
+        in_flight = self._progress.num_planned - request.steady_from
         request.num_computed_tokens += in_flight
         request.num_output_placeholders += in_flight
         request.steady_from = -1
-        self._blocks.register_full_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
-        return max(num_updated - request.steady_since, 0)
+        self._blocks.enter_full_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
+        return max(self._progress.num_updated - request.steady_since, 0)
 
-    def _catch_up(self, request: Request, num_updated: int) -> None:
+    def take_news(self) -> list[tuple[Request, int]]:
+        """Members with the number of tokens that came since they joined or since they were asked last."""
+        news = []
+        for request in self:
+            count = self._progress.num_updated - request.steady_since
+            if count > 0:
+                self._catch_up(request)
+                request.steady_since += count
+                news.append((request, count))
+        return news
+
+    def _catch_up(self, request: Request) -> None:
         """Bring a member's counters to the last output taken."""
-        behind = num_updated - request.steady_from
+        behind = self._progress.num_updated - request.steady_from
         if behind > 0:
             request.num_computed_tokens += behind
             request.num_tokens += behind
             request.all_token_ids += [self.token] * behind
-            request.steady_from = num_updated
+            request.steady_from += behind
 
     # -- blocks -------------------------------------------------------------------------------------------------------
 
@@ -156,25 +183,45 @@ class SteadyDecodes:
             if following < request.steady_until:
                 self._due.setdefault(following, {})[request] = None
 
-    def register_for(self, request: Request, *, num_planned: int, num_updated: int) -> None:
-        """Before a lookup by `request`: enter the full blocks of members that it could hit, oldest first."""
-        if not self._by_first_hash or request.num_tokens <= self._block_size:
-            return
+    def register_like(self, request: Request, num_blocks: int) -> bool:
+        """Before a request looks up or registers its first `num_blocks` full blocks: enter those that members have
+        filled with the same content, oldest first. True if a member may yet fill one of them."""
+        if num_blocks < 1 or not self._by_first_hash:
+            return False
         extend_block_hashes(request, 1, self._block_size)
-        members = self._by_first_hash.get(request.block_hashes[0], ())
-        waiting: list[tuple[int, int, int, Request]] = []
-        for member in members:
-            self._catch_up(member, num_updated)
-            known = member.num_computed_tokens - member.num_output_placeholders
-            if self._registers_ahead:
-                known += num_planned - member.steady_from
+        members = self._by_first_hash.get(request.block_hashes[0])
+        alike = [member for member in members if self._is_like(member, request, num_blocks)] if members else []
+        if not alike:
+            return False
+        progress, size = self._progress, self._block_size
+        step = progress.num_planned - self._lag
+        filled: list[tuple[int, int, int, Request]] = []
+        for member in alike:
+            self._catch_up(member)
             offset = member.num_computed_tokens - member.steady_from
-            waiting += [
-                (block * self._block_size - offset, member.admission_order, block, member)
-                for block in range(member.num_registered_blocks + 1, known // self._block_size + 1)
+            is_before = progress.is_amid and member.admission_order < request.admission_order
+            most = min((step + is_before + offset) // size, num_blocks)
+            filled += [
+                (block * size - offset, member.admission_order, block, member)
+                for block in range(member.num_registered_blocks + 1, most + 1)
             ]
-        for _, _, block, member in sorted(waiting):
-            self._blocks.register_full_blocks(member, block * self._block_size)
+        for _, _, block, member in sorted(filled):
+            self._blocks.enter_full_blocks(member, block * size)
+        return True
+
+    def _is_like(self, member: Request, request: Request, num_blocks: int) -> bool:
+        """Do the registered blocks of a member begin the first `num_blocks` of a request, with some left to fill?"""
+        count = member.num_registered_blocks
+        if count == 0:
+            return True
+        if count >= num_blocks:
+            return False
+        last = count * self._block_size - 1
+        if member.all_token_ids[last] != request.all_token_ids[last]:  # mostly they differ here already
+            return False
+        extend_block_hashes(member, count, self._block_size)
+        extend_block_hashes(request, count, self._block_size)
+        return member.block_hashes[count - 1] == request.block_hashes[count - 1]
 
 
 def _remove(calendar: dict[Any, dict[Request, None]], key: object, request: Request) -> None:

@@ -12,6 +12,7 @@ from engine.catalog import find_catalog_model
 from engine.config import EngineConfig
 from engine.core.steady import SteadyDecodes
 from engine.engine_core import EngineCore
+from engine.executor.simulated import SIMULATED_TOKEN
 from engine.request import Request
 from engine.sampling_params import SamplingParams
 from engine.simulation import SimulatedDevice, build_simulation
@@ -47,12 +48,15 @@ def make_config(rng: random.Random) -> EngineConfig:
 
 
 def make_requests(rng: random.Random) -> list[Request]:
-    """Arrivals over some seconds, prompts that often begin alike."""
+    """Arrivals over some seconds, prompts that often begin alike; some go on as a simulated answer does."""
     shared = [rng.randrange(9) for _ in range(200)]
+    answered = rng.random() < 0.4
     most, outputs = rng.choice([20, 150, 500]), rng.choice([2, 30, 120])
     requests, arrival_s = [], 0.0
     for i in range(rng.choice([10, 40])):
         prompt = shared[: rng.choice([0, 0, 17, 64, 200])] + [rng.randrange(9) for _ in range(rng.randint(1, most))]
+        if answered and rng.random() < 0.7:
+            prompt = shared[: rng.choice([0, 8, 33])] + [SIMULATED_TOKEN] * rng.choice([1, 16, 40, 90])
         arrival_s += rng.choice([0.0, 0.0, 0.02, 0.3])
         params = SamplingParams(max_tokens=rng.randint(1, outputs), ignore_eos=True)
         requests.append(
@@ -85,7 +89,7 @@ def play(seed: int, *, foresee: bool) -> tuple[EngineCore, dict[str, list[float]
     return core, times
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(100))
 def test_foreseen_decodes_give_the_run_of_stepping_each(seed: int) -> None:
     each, each_times = play(seed, foresee=False)
     foreseen, times = play(seed, foresee=True)
