@@ -201,10 +201,11 @@ class SteadyDecodes:
             offset = member.num_computed_tokens - member.steady_from
             is_before = progress.is_amid and member.admission_order < request.admission_order
             most = min((step + is_before + offset) // size, num_blocks)
-            filled += [
-                (block * size - offset, member.admission_order, block, member)
-                for block in range(member.num_registered_blocks + 1, most + 1)
-            ]
+            for block in range(member.num_registered_blocks + 1, most + 1):
+                tokens = slice((block - 1) * size, block * size)
+                if member.all_token_ids[tokens] != request.all_token_ids[tokens]:
+                    break
+                filled.append((block * size - offset, member.admission_order, block, member))
         for _, _, block, member in sorted(filled):
             self._blocks.enter_full_blocks(member, block * size)
         return True
