@@ -42,7 +42,7 @@ class BlockManager:
         self.num_kv_tokens = 0
         """Token positions written (or being written in this step) in blocks that are held, each block counted once."""
         self.before_register: Callable[[Request, int], object] | None = None
-        """Called before the first so many full blocks of a request enter the prefix index, some of them newly."""
+        """Called before the first so many full blocks of a running request enter the prefix index, some newly."""
         # Positions written in partly filled blocks that a fork shares: their holders may know of fewer.
         self._shared_written: dict[int, int] = {}
 
@@ -52,11 +52,7 @@ class BlockManager:
         """Longest run of cached blocks from the first one, leaving at least one known token to compute."""
         if not self.caches_prefixes:
             return []
-        return self.pool.index.find_longest_run(request, self.num_findable_blocks(request))
-
-    def num_findable_blocks(self, request: Request) -> int:
-        """Leading full blocks that a lookup may hit: at least one known token is left to compute."""
-        return (request.num_tokens - 1) // self.block_size
+        return self.pool.index.find_longest_run(request, (request.num_tokens - 1) // self.block_size)
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks that a request of this many tokens holds."""
@@ -96,7 +92,7 @@ class BlockManager:
         taken = self.pool.take(self.num_blocks_for(num_computed + num_new) - len(hits))
         request.block_ids = [*hits, *taken]
         request.num_registered_blocks = len(hits)
-        self.register_full_blocks(request, min(num_computed + num_new, request.num_tokens))
+        self.enter_full_blocks(request, min(num_computed + num_new, request.num_tokens))
         return taken
 
     def grow(self, request: Request, num_new: int, copies: list[BlockCopy]) -> list[int] | None:
@@ -144,7 +140,7 @@ class BlockManager:
         self.enter_full_blocks(request, num_tokens)
 
     def enter_full_blocks(self, request: Request, num_tokens: int) -> None:
-        """`register_full_blocks` for whoever keeps the order of registration himself."""
+        """`register_full_blocks` where the order of registration has been seen to."""
         full = num_tokens // self.block_size
         start = request.num_registered_blocks
         if full <= start or not self.caches_prefixes:

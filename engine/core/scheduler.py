@@ -454,7 +454,7 @@ class Scheduler:
         if request.num_stale_outputs:
             return AdmissionStop.POLICY
         if self._foresight is not None:
-            self._foresight.steady.register_like(request, self.blocks.num_findable_blocks(request))
+            self._foresight.steady.register_like(request, request.num_tokens // self.blocks.block_size)
         hits, computed = self.preemption.find_resumable(request)
         pending = request.num_tokens - computed
         for policy in self.admission:

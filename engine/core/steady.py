@@ -189,8 +189,7 @@ class SteadyDecodes:
         if num_blocks < 1 or not self._by_first_hash:
             return False
         extend_block_hashes(request, 1, self._block_size)
-        members = self._by_first_hash.get(request.block_hashes[0])
-        alike = [member for member in members if self._is_like(member, request, num_blocks)] if members else []
+        alike = self._find_alike(request, num_blocks)
         if not alike:
             return False
         progress, size = self._progress, self._block_size
@@ -210,19 +209,22 @@ class SteadyDecodes:
             self._blocks.enter_full_blocks(member, block * size)
         return True
 
-    def _is_like(self, member: Request, request: Request, num_blocks: int) -> bool:
-        """Do the registered blocks of a member begin the first `num_blocks` of a request, with some left to fill?"""
-        count = member.num_registered_blocks
-        if count == 0:
-            return True
-        if count >= num_blocks:
-            return False
-        last = count * self._block_size - 1
-        if member.all_token_ids[last] != request.all_token_ids[last]:  # mostly they differ here already
-            return False
-        extend_block_hashes(member, count, self._block_size)
-        extend_block_hashes(request, count, self._block_size)
-        return member.block_hashes[count - 1] == request.block_hashes[count - 1]
+    def _find_alike(self, request: Request, num_blocks: int) -> list[Request]:
+        """Members whose registered blocks begin the first `num_blocks` of a request, some of these left to fill."""
+        members = self._by_first_hash.get(request.block_hashes[0])
+        if not members:
+            return []
+        tokens, size = request.all_token_ids, self._block_size
+        alike = []
+        for member in members:
+            count = member.num_registered_blocks
+            # Mostly the last token differs already.
+            if (count < num_blocks and member.all_token_ids[count * size - 1] == tokens[count * size - 1]) or not count:
+                extend_block_hashes(member, count, size)
+                extend_block_hashes(request, count, size)
+                if member.block_hashes[:count][-1:] == request.block_hashes[:count][-1:]:
+                    alike.append(member)
+        return alike
 
 
 def _remove(calendar: dict[Any, dict[Request, None]], key: object, request: Request) -> None:
