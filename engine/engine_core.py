@@ -90,8 +90,9 @@ class EngineCore:
 
         Raises `OutOfMemory` or whatever the executor raises; the engine is then unusable.
         """
-        if self._coast(until_s):
-            return []
+        coasted = self._coast(until_s)
+        if coasted is not None:
+            return coasted
         planned = self._plan() if self.scheduler.has_requests() else None
         outputs = self._in_arrears(self.scheduler.take_arrears())
         if self._overlaps and self._in_flight is not None:
@@ -128,35 +129,41 @@ class EngineCore:
             self.step_stats.append(step.start_s, end_s, step.facts)
         return _request_outputs(result, len(self.step_stats) - 1)
 
-    def _coast(self, until_s: float) -> int:
-        """Steps in which every request is a steady decode, without a plan for each; returns how many.
+    def _coast(self, until_s: float) -> list[RequestOutput] | None:
+        """Steps in which every request is a steady decode, without a plan for each; None where there is none to take.
 
         Each goes through the same phases as in `step`, in the same order, so that every time and block is the same.
+        Returns the news of the step that was in flight before.
         """
         scheduler, executor, before = self.scheduler, self.executor, self._in_flight
         steady = scheduler.steady
-        if steady is None or not isinstance(executor, SimulatedExecutor):
-            return 0
+        if steady is None or not isinstance(executor, SimulatedExecutor) or (self._overlaps and before is None):
+            return None
         stop = scheduler.find_coast()
-        if stop is None or (self._overlaps and (before is None or before.plan.requests)):
-            return 0
+        if stop is None:
+            return None
         pool, num_seqs, num_waiting, code = scheduler.blocks.pool, len(steady), len(scheduler.waiting), stop_code(stop)
         end, first, now_s = steady.next_end(), scheduler.num_planned, self.clock.now()
-        pending = None if before is None else (before.start_s, before.facts, before.output.ready_s or now_s)
+        outputs: list[RequestOutput] = []
+        pending: tuple[float, Sequence[int], float] | None = None  # start, facts and end of the step in flight
         while now_s < until_s and (step := scheduler.num_planned) < end and scheduler.coast():
             free, kv_tokens = pool.num_free, scheduler.blocks.num_kv_tokens
             in_use = pool.num_usable_blocks - free
             facts = (step, num_seqs, num_waiting, num_seqs, num_seqs, 0, in_use, free, 0, 0, kv_tokens, code)
-            current = (now_s, facts)
+            start_s = now_s
             if pending is not None:
                 now_s = self._log_at(pending[2], pending[0], pending[1])
+            elif before is not None:
+                outputs = self._in_arrears(scheduler.take_arrears()) + self._complete(before)
+                now_s = self.clock.now()
             ready_s = executor.execute_steady(num_seqs, steady.kv_tokens(step), steady.longest_kv(step))
-            if pending is not None:
-                pending = (*current, ready_s)
+            if self._overlaps:
+                pending = (start_s, facts, ready_s)
             else:
-                now_s = self._log_at(ready_s, *current)
-        num_steps = scheduler.num_planned - first
-        if num_steps and pending is not None:
+                now_s = self._log_at(ready_s, start_s, facts)
+        if scheduler.num_planned == first:
+            return None
+        if pending is not None:
             plan = SchedulerOutput(
                 step_index=scheduler.num_planned - 1,
                 requests=(),
@@ -169,7 +176,7 @@ class EngineCore:
             output = ModelRunnerOutput(sampled_token_ids={}, ready_s=pending[2])
             self._in_flight = _Step(plan, pending[0], pending[1], output)
         pool.evictions.clear()
-        return num_steps
+        return outputs
 
     def _log_at(self, ready_s: float, start_s: float, facts: Sequence[int]) -> float:
         """Wait for a coasted step's output and take it; returns when that was."""

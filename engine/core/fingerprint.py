@@ -34,10 +34,6 @@ class DecisionFingerprint:
     def leave(self, request: Request) -> None:
         self._ended.append(self._ordinals.pop(request.request_id))
 
-    def is_implied(self, num_requests: int) -> bool:
-        """Would a step in which this many requests decode, and nothing else happens, add nothing?"""
-        return not self._ended and num_requests == self._last_count
-
     def add_step(
         self,
         step_index: int,
@@ -48,7 +44,7 @@ class DecisionFingerprint:
         prefill_tokens: int,
     ) -> None:
         """`num_requests` counts those of `requests` and the steady decodes, which are implied."""
-        if not (prefill_tokens or preempted) and self.is_implied(num_requests):
+        if not (prefill_tokens or preempted or self._ended) and num_requests == self._last_count:
             return
         ordinals = self._ordinals
         # Decodes are told apart from the others by their number alone; who they are follows from the history.

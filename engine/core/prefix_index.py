@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.core.block_hash import BlockHash, extend_block_hashes
+from engine.core.block_hash import BlockHash, copy_block_hashes, extend_block_hashes
 from engine.request import Request
 
 
@@ -54,8 +54,12 @@ class PrefixIndex:
         extend_block_hashes(request, 1, self._block_size)
         first_hash = request.block_hashes[0]
         self._name(first_hash)
-        if first_hash not in self._entries:
+        first = self._entries.get(first_hash)
+        if first is None:
             return []
+        holder = self.runs[next(iter(first)) if isinstance(first, dict) else first]
+        if holder is not None:
+            copy_block_hashes(request, holder.request, most, self._block_size)
         hits: list[int] = []
         for position in range(most):
             if position == len(request.block_hashes):

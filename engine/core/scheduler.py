@@ -35,6 +35,15 @@ class StepResult(NamedTuple):
     finished: list[Request]
 
 
+class _Offer(NamedTuple):
+    """What admission would give a request."""
+
+    hits: Sequence[int]
+    """Blocks of the prefix cache."""
+    num_computed: int
+    num_new: int
+
+
 class Scheduler:
     """Synchronous scheduling: the output of a step is processed before the next step is planned.
 
@@ -394,15 +403,28 @@ class Scheduler:
         So it remains until one of them ends, `coast` says otherwise or somebody adds or ends a request.
         """
         foresight, num_running = self._foresight, len(self.running)
-        if foresight is None or not num_running or num_running > self.config.max_num_batched_tokens:
-            return None
-        if not foresight.is_idle or self._finished_ids or self.admission:
-            return None
-        if not self.fingerprint.is_implied(num_running):
+        budget = self.config.max_num_batched_tokens - num_running
+        if foresight is None or not num_running or budget < 0 or not foresight.is_idle or self.admission:
             return None
         if not self.waiting:
             return AdmissionStop.NO_WAITING
-        return AdmissionStop.SEQUENCE_CAP if num_running >= self._cap else None
+        if num_running >= self._cap:
+            return AdmissionStop.SEQUENCE_CAP
+        if budget == 0:
+            return AdmissionStop.TOKEN_BUDGET
+        return self._find_lasting_stop(self.waiting.head(), budget)
+
+    def _find_lasting_stop(self, request: Request, budget: int) -> AdmissionStop | None:
+        """What keeps the head of the queue out for as long as steady requests decode; None if something may change.
+
+        Coming steps take blocks and give none back. A cached block that the request hits may be evicted: then it is
+        no longer there to be hit, nor is it free.
+        """
+        if request.num_stale_outputs or self._register_like(request):
+            return None
+        offer = self._find_offer(request, budget, self._chunk_limit())
+        lasts = offer is AdmissionStop.KV_BLOCKS or offer is AdmissionStop.TOKEN_BUDGET
+        return offer if lasts and isinstance(offer, AdmissionStop) else None
 
     def coast(self) -> bool:
         """Plan a step of steady decodes alone, as `schedule` would, before the first of them ends; False, and nothing
@@ -415,6 +437,8 @@ class Scheduler:
         if due:
             steady.grow(due, step)
         self.blocks.num_kv_tokens += len(steady)
+        self.fingerprint.add_step(step, len(steady), (), (), (), 0)
+        self._finished_ids = []
         self._progress.num_planned = step + 1
         return True
 
@@ -453,26 +477,11 @@ class Scheduler:
         """Admit the head of the queue; or say why not, with nothing changed: nobody passes it."""
         if request.num_stale_outputs:
             return AdmissionStop.POLICY
-        if self._foresight is not None:
-            self._foresight.steady.register_like(request, request.num_tokens // self.blocks.block_size)
-        hits, computed = self.preemption.find_resumable(request)
-        pending = request.num_tokens - computed
-        for policy in self.admission:
-            if not policy.admits(request, self.running, pending):
-                return AdmissionStop.POLICY
-        num_new = min(pending, limit) if limit > 0 else pending
-        if num_new > plan.budget and not self.config.enable_chunked_prefill:
-            return AdmissionStop.TOKEN_BUDGET
-        num_new = min(num_new, plan.budget)
-        stop = self.blocks.find_admission_stop(
-            request,
-            hits,
-            computed + num_new,
-            whole=self.config.scheduler_reserve_full_isl,
-            idle=not self.running,
-        )
-        if stop is not None:
-            return stop
+        self._register_like(request)
+        offer = self._find_offer(request, plan.budget, limit)
+        if isinstance(offer, AdmissionStop):
+            return offer
+        hits, computed, num_new = offer
         self.waiting.pop()
         self._count_lookup(request, computed if hits else 0)
         self.blocks.admit(request, hits, computed, num_new)
@@ -483,6 +492,32 @@ class Scheduler:
         self._plan(request, num_new, plan)
         plan.budget -= num_new
         return None
+
+    def _register_like(self, request: Request) -> bool:
+        """Before a lookup. True if steady decodes may yet fill blocks that it would hit."""
+        if self._foresight is None:
+            return False
+        return self._foresight.steady.register_like(request, request.num_tokens // self.blocks.block_size)
+
+    def _find_offer(self, request: Request, budget: int, limit: int) -> _Offer | AdmissionStop:
+        """What a waiting request would get in a step with so much budget, or what stands against it."""
+        hits, computed = self.preemption.find_resumable(request)
+        pending = request.num_tokens - computed
+        for policy in self.admission:
+            if not policy.admits(request, self.running, pending):
+                return AdmissionStop.POLICY
+        num_new = min(pending, limit) if limit > 0 else pending
+        if num_new > budget and not self.config.enable_chunked_prefill:
+            return AdmissionStop.TOKEN_BUDGET
+        num_new = min(num_new, budget)
+        stop = self.blocks.find_admission_stop(
+            request,
+            hits,
+            computed + num_new,
+            whole=self.config.scheduler_reserve_full_isl,
+            idle=not self.running,
+        )
+        return _Offer(hits, computed, num_new) if stop is None else stop
 
     def _count_lookup(self, request: Request, hit_tokens: int) -> None:
         first = request.num_cached_tokens is None
