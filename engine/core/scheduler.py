@@ -72,6 +72,7 @@ class Scheduler:
         self._most_computed: dict[str, int] = {}  # of preempted requests: tokens that had been computed before
         self._finished_ids: list[str] = []
         self._progress = Progress()
+        self._last_stop = AdmissionStop.NO_WAITING
         self._cap = min(config.max_num_seqs, config.max_num_active_seqs or config.max_num_seqs)
         self._queried = self._hit = self._resumed_queried = self._resumed_hit = 0
         self._num_admitted = 0
@@ -206,6 +207,7 @@ class Scheduler:
             self._schedule_running(plan, limit)
         self._progress.num_planned = step + 1
         stop = AdmissionStop.PREEMPTED_THIS_STEP if plan.preempted else self._admit(plan, limit)
+        self._last_stop = stop
         steady = self.steady
         num_steady = 0 if steady is None else len(steady)
         self.fingerprint.add_step(
@@ -412,6 +414,8 @@ class Scheduler:
             return AdmissionStop.SEQUENCE_CAP
         if budget == 0:
             return AdmissionStop.TOKEN_BUDGET
+        if self._last_stop not in _LASTING:  # the next plan will look, and mostly admit
+            return None
         return self._find_lasting_stop(self.waiting.head(), budget)
 
     def _find_lasting_stop(self, request: Request, budget: int) -> AdmissionStop | None:
@@ -423,8 +427,7 @@ class Scheduler:
         if request.num_stale_outputs or self._register_like(request):
             return None
         offer = self._find_offer(request, budget, self._chunk_limit())
-        lasts = offer is AdmissionStop.KV_BLOCKS or offer is AdmissionStop.TOKEN_BUDGET
-        return offer if lasts and isinstance(offer, AdmissionStop) else None
+        return offer if isinstance(offer, AdmissionStop) and offer in _LASTING else None
 
     def coast(self) -> bool:
         """Plan a step of steady decodes alone, as `schedule` would, before the first of them ends; False, and nothing
@@ -567,6 +570,9 @@ class Scheduler:
                 self.blocks.free(request)
             self._held = []
 
+
+_LASTING = frozenset((AdmissionStop.KV_BLOCKS, AdmissionStop.TOKEN_BUDGET))
+"""What stands against the head of the queue as long as all that runs is steady."""
 
 _FEW = 4
 """Up to here, finding each in a list is quicker than filtering the list."""
