@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from workbench.search.trials import TrialRecord
 from workbench.services.evaluate import RunResult, assess, deadline_of
 from workbench.services.targets import RunnableTarget, build_target
 from workbench.workload import generate_workload
+from workbench.workload.prompts import RememberedPrompts
 from workbench.workload.rate import arrival_rate, at_rate, lengthened
 from workbench.workload.records import Workload
 
@@ -125,7 +126,8 @@ class RateProber:
     def _workload(self, factor: int) -> Workload:
         if factor not in self._workloads:
             longer = lengthened(self.scenario, factor)
-            self._workloads[factor] = generate_workload(longer, self.target.limits, seed=self.seed)
+            workload = generate_workload(longer, self.target.limits, seed=self.seed)
+            self._workloads[factor] = replace(workload, prompts=RememberedPrompts(workload.prompts))
         return self._workloads[factor]
 
 

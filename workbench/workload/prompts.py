@@ -29,6 +29,28 @@ class PromptSource(Protocol):
         ...
 
 
+class RememberedPrompts:
+    """Prompts of requests that are offered again and again: each is made once, up to `most_tokens` in all (4 bytes
+    each)."""
+
+    def __init__(self, source: PromptSource, most_tokens: int = 50_000_000) -> None:
+        self._source = source
+        self._num_left = most_tokens
+        self._known: dict[int, TokenArray] = {}
+
+    def token_ids(self, index: int) -> TokenArray:
+        found = self._known.get(index)
+        if found is None:
+            found = self._source.token_ids(index)
+            if len(found) <= self._num_left:
+                self._num_left -= len(found)
+                self._known[index] = found
+        return found
+
+    def fingerprint(self) -> bytes:
+        return self._source.fingerprint()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
     """Which token ids a prompt may hold."""
