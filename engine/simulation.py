@@ -15,6 +15,7 @@ from engine.config import GIB, MIB, EngineConfig
 from engine.engine_core import EngineCore
 from engine.errors import ConfigError
 from engine.executor.cost_model.calibrated import AdjustedCost, Adjustment
+from engine.executor.cost_model.end_to_end import factors_for
 from engine.executor.cost_model.operators import OperatorProfile
 from engine.executor.cost_model.profiles import profile_for
 from engine.executor.cost_model.step import Overheads, Precision, StepCostModel
@@ -156,6 +157,7 @@ def build_simulation(
         tensor_parallel_size=device.tensor_parallel_size,
         precision=device.precision,
         overheads=replace(device.overheads, is_async=config.scheduler.async_scheduling),
+        factors=factors_for(device.gpu, device.precision.weights),
         enforce_eager=config.device.enforce_eager,
         block_size=config.cache.block_size,
     )

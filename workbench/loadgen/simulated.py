@@ -25,16 +25,21 @@ from workbench.workload.records import ModelLimits, Workload
 
 
 class FrontEnd:
-    """The server before the engine: requests pass it one after the other, each taking the same time.
+    """The server before the engine: an event loop that gives every request two turns of half `request_s` each.
 
-    Requests that arrive together enter the engine one by one, as they do behind a real HTTP server; a rate over
-    1 / `request_s` queues here.
+    A turn that has waited longer goes first. So requests that arrive alone pass in `request_s`, those of a burst reach
+    the engine only when all of them were taken in, as they do behind a real HTTP server, and a rate over 1 /
+    `request_s` queues here. `delay_s` comes on top without taking up the loop.
     """
 
-    def __init__(self, core: EngineCore, clock: VirtualClock, request_s: float) -> None:
-        self._core, self._clock, self._request_s = core, clock, request_s
+    def __init__(self, core: EngineCore, clock: VirtualClock, request_s: float, delay_s: float = 0.0) -> None:
+        self._core, self._clock, self._turn_s, self._delay_s = core, clock, request_s / 2.0, delay_s
         self._free_s = clock.now()
-        self._inside: deque[tuple[float, Request]] = deque()
+        self._first: deque[tuple[float, Request]] = deque()
+        """(when it may have its first turn, request), the second turn likewise."""
+        self._second: deque[tuple[float, Request]] = deque()
+        self._ready: deque[tuple[float, Request]] = deque()
+        """(when it enters the engine, request)."""
 
     @property
     def step_stats(self) -> StepLog:
@@ -42,26 +47,58 @@ class FrontEnd:
 
     def add_request(self, request: Request) -> None:
         self._core.check_request(request)
-        self._free_s = max(self._free_s, request.arrival_time_s) + self._request_s
-        self._inside.append((self._free_s, request))
+        self._turns_until(request.arrival_time_s)
+        self._first.append((request.arrival_time_s, request))
 
     def abort(self, request_id: str) -> None:
-        self._inside = deque(entry for entry in self._inside if entry[1].request_id != request_id)
+        for queue in (self._first, self._second, self._ready):
+            kept = [entry for entry in queue if entry[1].request_id != request_id]
+            queue.clear()
+            queue.extend(kept)
         self._core.abort(request_id)
 
     def settle(self) -> Sequence[RequestOutput]:
         return self._core.settle()
 
     def has_unfinished(self) -> bool:
-        return bool(self._inside) or self._core.has_unfinished()
+        return bool(self._first or self._second or self._ready) or self._core.has_unfinished()
 
     def step(self, until_s: float = math.inf) -> Sequence[RequestOutput]:
-        if self._inside and not self._core.has_unfinished():
-            self._clock.sleep_until(self._inside[0][0])
         now_s = self._clock.now()
-        while self._inside and self._inside[0][0] <= now_s:
-            self._core.add_request(self._inside.popleft()[1])
-        return self._core.step(min(until_s, self._inside[0][0]) if self._inside else until_s)
+        self._turns_until(now_s)
+        entry_s = self._next_entry_s()
+        if entry_s < math.inf and not self._core.has_unfinished():
+            self._clock.sleep_until(min(entry_s, until_s))
+            now_s = max(self._clock.now(), now_s)
+            self._turns_until(now_s)
+        while self._ready and self._ready[0][0] <= now_s:
+            self._core.add_request(self._ready.popleft()[1])
+        return self._core.step(min(until_s, self._next_entry_s()))
+
+    def _turns_until(self, now_s: float) -> None:
+        """Take all turns that end by then."""
+        while self._first or self._second:
+            is_first = not self._second or bool(self._first and self._first[0][0] <= self._second[0][0])
+            queue = self._first if is_first else self._second
+            end_s = max(self._free_s, queue[0][0]) + self._turn_s
+            if end_s > now_s:
+                return
+            _, request = queue.popleft()
+            self._free_s = end_s
+            if is_first:
+                self._second.append((end_s, request))
+            else:
+                self._ready.append((end_s + self._delay_s, request))
+
+    def _next_entry_s(self) -> float:
+        """Before this time, nothing enters the engine unless more arrives."""
+        if self._ready:
+            return self._ready[0][0]
+        if self._second:
+            return max(self._free_s, self._second[0][0]) + self._turn_s
+        if self._first:
+            return max(self._free_s, self._first[0][0]) + self._turn_s * (1 + len(self._first))
+        return math.inf
 
 
 def catalogue_facts(profile: OperatorProfile) -> dict[str, Any]:
@@ -143,7 +180,7 @@ class SimulatedTarget:
 
     def front_end(self, simulation: Simulation) -> FrontEnd:
         """The door to it."""
-        return FrontEnd(simulation.core, simulation.clock, self._request_s)
+        return FrontEnd(simulation.core, simulation.clock, self._request_s, self._delay_s)
 
     def facts(self, simulation: Simulation) -> dict[str, Any]:
         """Engine, device and profile as they are stored with a run."""
@@ -164,6 +201,11 @@ class SimulatedTarget:
     def _request_s(self) -> float:
         calibrated = None if self._calibration is None else self._calibration.request_s
         return self._device.overheads.request_ms * 1e-3 if calibrated is None else calibrated
+
+    @property
+    def _delay_s(self) -> float:
+        is_calibrated = self._calibration is not None and self._calibration.request_s is not None
+        return 0.0 if is_calibrated else self._device.overheads.delay_ms * 1e-3
 
     def close(self) -> None:
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -41,6 +42,18 @@ def step_all_reduce_s(tables: Tables, num_gpus: int, message_bytes: float, *, gr
     if custom is not None and (message_bytes <= CUSTOM_LIMIT_BYTES.get(num_gpus, 0) or nccl is None):
         return custom
     return nccl
+
+
+HOST_LATENCY_S = 30e-6
+"""Through host memory, per message and doubling of the number of GPUs."""
+HOST_SHARE = 0.35
+"""Of the link's rate that is reached through host memory."""
+
+
+def host_all_reduce_s(num_gpus: int, message_bytes: float, link_bandwidth: float) -> float:
+    """Between GPUs that cannot reach each other's memory (GeForce cards): NCCL copies by way of the host."""
+    moved = 2.0 * (num_gpus - 1) / num_gpus * message_bytes
+    return HOST_LATENCY_S * math.log2(num_gpus) + moved / (HOST_SHARE * link_bandwidth)
 
 
 def _last_slope(sizes: np.ndarray, times: np.ndarray) -> float:

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.catalog import GpuSpec
-from engine.executor.cost_model.collectives import step_all_reduce_s
+from engine.executor.cost_model.collectives import host_all_reduce_s, step_all_reduce_s
+from engine.executor.cost_model.end_to_end import Factors
 from engine.executor.cost_model.operators import OperatorProfile, chip_of, features_of, formula_s
 from engine.executor.cost_model.step_shape import StepShape
 from engine.model_spec import ModelSpec
@@ -65,6 +66,8 @@ class Overheads:
     """Times the hidden states are read or written per layer outside of GEMMs and attention."""
     request_ms: float = 3.0
     """Per request in the server's front end, one after the other: HTTP, tokenising, hand-over to the engine."""
+    delay_ms: float = 0.0
+    """Per request beside that, many at a time: connection, client, templates."""
     sorts_logits: bool = False
     """Rows are sampled with top-p or top-k, which sorts the vocabulary (many models' generation_config asks for it)."""
     is_async: bool = True
@@ -81,6 +84,7 @@ class StepCostModel:
     tensor_parallel_size: int = 1
     precision: Precision = field(default_factory=Precision)
     overheads: Overheads = field(default_factory=Overheads)
+    factors: Factors = field(default_factory=Factors)
     enforce_eager: bool = False
     block_size: int = 16
     _log_tokens: Array = field(init=False, repr=False)
@@ -114,7 +118,7 @@ class StepCostModel:
             return 0.0
         attention = self._decode_attention_s(num_decodes, kv_tokens, longest_kv) if num_decodes else 0.0
         if prefills:
-            attention += self._prefill_attention_s(prefills)
+            attention = attention * self.factors.mixed_attention + self._prefill_attention_s(prefills)
         device = self.spec.num_layers * (self._layer_s(shape.num_tokens) + attention)
         return device + self._head_s(max(num_sampled, 1)) + self._overhead_s(num_seqs)
 
@@ -252,9 +256,11 @@ class StepCostModel:
         heads, kv_heads = self._split(spec.num_heads), max(self._split(spec.num_kv_heads), 1)
         linear = self._gemm(tokens, (heads + 2 * kv_heads) * spec.head_dim, spec.hidden_size)
         linear = linear + self._gemm(tokens, spec.hidden_size, heads * spec.head_dim) + self._feed_forward(tokens)
-        o = self.overheads
-        elementwise = o.elementwise_passes * tokens * spec.hidden_size * 2.0 / self.gpu.bandwidth
-        return linear + elementwise + self._all_reduce(tokens) + o.layer_us * 1e-6
+        o, factors = self.overheads, self.factors
+        passes = o.elementwise_passes * factors.elementwise
+        elementwise = passes * tokens * spec.hidden_size * 2.0 / self.gpu.bandwidth
+        reduced = self._all_reduce(tokens) * factors.all_reduce(tokens)
+        return linear * factors.linear(tokens) + elementwise + reduced + o.layer_us * 1e-6
 
     def _feed_forward(self, tokens: Array) -> Array:
         spec = self.spec
@@ -284,9 +290,11 @@ class StepCostModel:
         seconds = []
         for count in tokens.tolist():
             size = count * self.spec.hidden_size * 2.0
-            found = step_all_reduce_s(self.profile.all_reduce, tp, size, graph=not self.enforce_eager)
+            link = self.gpu.link_bandwidth or 16e9
+            found = None if "no P2P" in self.gpu.link_type else step_all_reduce_s(self.profile.all_reduce, tp, size, graph=not self.enforce_eager)
+            if "no P2P" in self.gpu.link_type:
+                found = host_all_reduce_s(tp, size, link)
             if found is None:
-                link = self.gpu.link_bandwidth or 16e9
                 found = 12e-6 + 2.0 * (tp - 1) / tp * size / (0.7 * link)
             seconds.append(2.0 * found)
         return np.array(seconds)
@@ -299,7 +307,7 @@ class StepCostModel:
         for i, log_batch in enumerate(batches):
             columns = self._attention_columns(len(_KV_LENGTHS)) | {"kv_len": _KV_LENGTHS}
             columns["batch"] = np.full(len(_KV_LENGTHS), 2.0**log_batch)
-            table[i] = np.log(model.predict_s(columns, chip))
+            table[i] = np.log(model.predict_s(columns, chip) * self.factors.decode_attention)
         # Nor longer contexts or larger batches.
         return batches, np.maximum.accumulate(np.maximum.accumulate(table, axis=1), axis=0)
 

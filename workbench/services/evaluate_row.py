@@ -1,0 +1,224 @@
+"""A published run as a simulation: its device, its engine as the vLLM of that version started, its load."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.executor.cost_model.step import Overheads
+from engine.simulation import SimulatedDevice, find_simulated_spec, with_gpu_defaults
+from workbench.loadgen.simulated import SimulatedTarget
+from workbench.scenario import Scenario
+from workbench.services.evaluate_lengths import FloatArray, IntArray, published_lengths
+from workbench.workload import ModelLimits, Workload, generate_workload
+from workbench.workload.prompts import RandomPrompts
+
+Row = Mapping[str, str]
+_MOST_PROMPTS = 2000
+"""Longer runs of a stationary load are cut to this many requests."""
+_UTILISATIONS = (0.95, 0.98)
+"""What a run that did not fit as described must have been given."""
+
+
+class NotBuildable(Exception):
+    """A row that cannot be simulated; the message says why."""
+
+
+def device_of(row: Row) -> SimulatedDevice:
+    """GPU, tensor parallel size and precision of a row."""
+    weights = row.get("weights_dtype", "").lower()
+    quantisation = next((kind for key, kind in _QUANTISATIONS.items() if weights.startswith(key)), None)
+    kv = "fp8" if row.get("kv_dtype", "").lower().startswith("fp8") else None
+    device = SimulatedDevice.of(
+        row["gpu"], tensor_parallel_size=int(number(row, "tp") or 1), quantization=quantisation, kv_cache_dtype=kv
+    )
+    return replace(device, overheads=overheads_of(row))
+
+
+_QUANTISATIONS = {"fp8": "fp8", "int8": "int8", "w8a8": "int8", "awq": "int4", "gptq4": "int4", "gptq": "int4",
+                  "int4": "int4", "w4a16": "int4"}  # fmt: skip
+
+
+def overheads_of(row: Row) -> Overheads:
+    """Overheads of the row's vLLM generation and client."""
+    version = version_of(row)
+    generation = next(values for limit, values in _GENERATIONS if version < limit)
+    note = (row.get("bench_note") or "").lower()
+    if "chat" in note:
+        generation = replace(generation, request_ms=_CHAT_REQUEST_MS, delay_ms=_CHAT_DELAY_MS)
+    # Such clients leave sampling to the model's generation_config; completion benchmarks are greedy.
+    samples = "chat" in note or "aiperf" in note
+    return replace(generation, sorts_logits=samples and version >= (0, 8) and _asks_for_top_p(row["model"]))
+
+
+def _asks_for_top_p(model: str) -> bool:
+    return any(name in model.lower() for name in ("qwen3", "deepseek", "qwq", "qwen2.5"))
+
+
+_GENERATIONS: tuple[tuple[tuple[int, int], Overheads], ...] = (
+    ((0, 8), Overheads(layer_us=60.0, step_us=1500.0, sequence_us=20.0, is_async=False)),
+    ((0, 12), Overheads(layer_us=14.0, step_us=600.0, sequence_us=6.0, is_async=False)),
+    ((10**6, 0), Overheads()),
+)
+_CHAT_REQUEST_MS = 20.0
+_CHAT_DELAY_MS = 25.0
+_LIBRARY_BUDGET = 2048
+"""vLLM's `max_num_batched_tokens` where another server than its own starts the engine."""
+
+
+def target_of(row: Row, device: SimulatedDevice, workload: Workload) -> SimulatedTarget:
+    """The engine on its device. A run that was published did start: where what is known of it does not fit, the window
+    is taken as short as its requests allow and the utilisation as high as it must have been.
+
+    Raises `EngineError` for what does not fit in any way.
+    """
+    model = model_of(row)
+    longest = int((workload.num_prompt_tokens + workload.max_output_tokens).max())
+    window = max(find_simulated_spec(model).max_position, longest)
+    stated = engine_of(row, device, window)
+    tries = [stated, {**stated, "max_model_len": longest}]
+    tries += [{**tries[-1], "gpu_memory_utilization": share} for share in _UTILISATIONS]
+    refused: ConfigError | None = None
+    for values in tries:
+        try:
+            return SimulatedTarget(EngineConfig.from_dict({"model": model, **_complete(row, values, device)}), device)
+        except ConfigError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def model_of(row: Row) -> str:
+    """Its name."""
+    return row["model"]
+
+
+def engine_of(row: Row, device: SimulatedDevice, window: int) -> dict[str, Any]:
+    """Engine parameters: what the row states, else the defaults of its vLLM version."""
+    stated = dict(_stated_options(row))
+    version = version_of(row)
+    values: dict[str, Any] = {"gpu_memory_utilization": 0.9, "enable_prefix_caching": False}
+    # Prompts are random: nothing would hit the prefix cache.
+    if version < (0, 8):
+        values |= {"max_num_seqs": 256, "async_scheduling": False}
+        # Those versions chunked prompts by themselves only where the window was long.
+        values["enable_chunked_prefill"] = max(stated.get("max_model_len", window), _needed_len(row, window)) > 32768
+    else:
+        values |= {"gpu_memory_utilization": 0.92 if version >= (0, 20) else 0.9, "async_scheduling": version >= (0, 12)}
+    if "gap-analysis" in (row.get("bench_note") or ""):
+        values["max_num_batched_tokens"] = _LIBRARY_BUDGET
+    values |= stated
+    values["max_model_len"] = max(values.get("max_model_len", 0), _needed_len(row, window))
+    return values
+
+
+def _complete(row: Row, values: dict[str, Any], device: SimulatedDevice) -> dict[str, Any]:
+    """With the budget that follows from the rest."""
+    values = dict(values)
+    if version_of(row) < (0, 8) and "max_num_batched_tokens" not in values:
+        values["max_num_batched_tokens"] = 512 if values["enable_chunked_prefill"] else 2048
+    if not values.get("enable_chunked_prefill", True):
+        values["max_num_batched_tokens"] = max(values.get("max_num_batched_tokens", 0), values["max_model_len"])
+    values = with_gpu_defaults(values, device.gpu)
+    values["max_num_batched_tokens"] = max(values["max_num_batched_tokens"], values["max_num_seqs"])
+    return values
+
+
+def _needed_len(row: Row, window: int) -> int:
+    """vLLM would take the model's whole window; where that does not fit, benchmarks shortened it. The scheduler decides
+    the same for any length that holds every request."""
+    asked = (number(row, "input_len") or 1) + (number(row, "output_len") or 1)
+    return int(min(window, max(asked * 4, 8192)))
+
+
+def _stated_options(row: Row) -> Iterator[tuple[str, Any]]:
+    text, concurrency = row.get("engine_args", "") or "", number(row, "max_concurrency")
+    if concurrency:
+        text = text.replace("CONC", str(int(concurrency)))
+    names = {"max-num-seqs": int, "max-num-batched-tokens": int, "max-model-len": int, "gpu-memory-utilization": float,
+             "block-size": int}  # fmt: skip
+    flat = text.replace("_", "-")
+    for name, kind in names.items():
+        match = re.search(rf"(?:--)?{name}[ =]+([\d.]+)", flat)
+        if match:
+            yield name.replace("-", "_"), kind(match[1])
+    if re.search(r"--async-scheduling", flat):
+        yield "async_scheduling", True
+    if re.search(r"--enforce-eager(?!=?\s*false)", flat, re.IGNORECASE):
+        yield "enforce_eager", True
+
+
+def workload_of(row: Row) -> Workload:
+    """The row's requests. Raises `NotBuildable` where their lengths are not published."""
+    concurrency = number(row, "max_concurrency")
+    rate = row.get("request_rate", "inf").strip().lower()
+    count = int(number(row, "num_prompts") or (10 * concurrency if concurrency else 200))
+    arrivals: dict[str, Any]
+    if rate == "single":
+        arrivals, count = {"kind": "closed_loop", "concurrency": 1}, min(count, 4)
+    elif rate in ("inf", ""):
+        if concurrency and concurrency < count:
+            arrivals = {"kind": "closed_loop", "concurrency": int(concurrency)}
+            count = min(count, max(_MOST_PROMPTS, int(4 * concurrency)))
+        else:
+            arrivals = {"kind": "all_at_once"}
+    else:
+        arrivals = {"kind": "poisson", "rate": float(rate)}
+    prompts, outputs = (published_lengths(row, side, count) for side in ("input", "output"))
+    if prompts is None or outputs is None:
+        raise NotBuildable(f"{'output_len' if outputs is None else 'input_len'} is not published")
+    kind = {"name": "all", "input_tokens": 1, "output_tokens": 1}
+    scenario = Scenario.model_validate(
+        {
+            "name": "published-run",
+            "seed": 1,
+            "model": model_of(row),
+            "workload": {"num_requests": count, "arrivals": arrivals, "classes": [kind], "over_long": "clip"},
+        }
+    )
+    limits = ModelLimits(max_model_len=None, vocab_size=find_simulated_spec(model_of(row)).vocab_size)
+    return _with_lengths(generate_workload(scenario, limits), prompts, outputs, _span_s(rate, count))
+
+
+def _span_s(rate: str, count: int) -> float | None:
+    """vLLM's client scales its gaps so that the last request leaves when the rate says; None: not by rate."""
+    return None if rate in ("single", "inf", "") else count / float(rate)
+
+
+def _with_lengths(workload: Workload, prompts: IntArray, outputs: IntArray, span_s: float | None) -> Workload:
+    arrival_s: FloatArray = workload.arrival_s
+    if span_s is not None and arrival_s[-1] > 0:
+        arrival_s = arrival_s * (span_s / arrival_s[-1])
+    source = workload.prompts
+    assert isinstance(source, RandomPrompts)
+    return replace(
+        workload,
+        arrival_s=arrival_s,
+        num_prompt_tokens=prompts,
+        max_output_tokens=outputs,
+        prompts=replace(source, num_prompt_tokens=prompts),
+    )
+
+
+def version_of(row: Row) -> tuple[int, int]:
+    """(major, minor); unknown versions count as current."""
+    text = row.get("engine_version", "") or ""
+    match = re.search(r"v?(\d+)\.(\d+)", text)
+    if match is None:
+        return (0, 6) if text.startswith("2024") else (0, 11)
+    return (int(match[1]), int(match[2])) if int(match[1]) < 100 else (0, 11)
+
+
+def number(row: Row, name: str) -> float | None:
+    """A column's value; None where it is empty or no number."""
+    try:
+        value = float(row.get(name) or "")
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None
