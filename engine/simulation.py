@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from engine.build import build_scheduler
-from engine.catalog import GpuSpec, find_catalog_model, find_gpu
+from engine.catalog import GpuSpec, attention_weights, find_catalog_model, find_gpu
 from engine.clock import VirtualClock
 from engine.config import GIB, MIB, EngineConfig
 from engine.engine_core import EngineCore
@@ -39,6 +39,8 @@ class SimulatedDevice:
     tensor_parallel_size: int = 1
     precision: Precision = field(default_factory=Precision)
     overheads: Overheads = field(default_factory=Overheads)
+    budgets_graphs: bool = True
+    """Captured graphs come out of `gpu_memory_utilization`, as in vLLM since 0.21; before, they came on top."""
 
     @classmethod
     def of(
@@ -98,6 +100,7 @@ def resolve_simulated(config: EngineConfig, device: SimulatedDevice, spec: Model
         raise ConfigError(f"tensor_parallel_size: must divide the model's {spec.num_heads} attention heads (got {tp})")
     max_model_len = config.model.max_model_len or spec.max_position
     total = device_memory_bytes(device.gpu)
+    graphs = graph_bytes(spec, enforce_eager=config.device.enforce_eager) if device.budgets_graphs else 0
     memory = plan_memory(
         rank_spec(spec, tp),
         dtype="bfloat16",
@@ -110,7 +113,7 @@ def resolve_simulated(config: EngineConfig, device: SimulatedDevice, spec: Model
         gpu_memory_utilization=config.cache.gpu_memory_utilization,
         attention_backend="triton",
         num_blocks=config.cache.num_blocks,
-        overhead_bytes=CONTEXT_BYTES + graph_bytes(spec, enforce_eager=config.device.enforce_eager),
+        overhead_bytes=CONTEXT_BYTES + graphs,
         weight_bytes=weight_bytes(spec, device.precision, tp),
         kv_element_bytes=device.precision.kv_bytes,
     )
@@ -215,8 +218,11 @@ def rank_spec(spec: ModelSpec, tensor_parallel_size: int) -> ModelSpec:
 
 
 def weight_bytes(spec: ModelSpec, precision: Precision, tensor_parallel_size: int) -> int:
-    """Of one rank: layers in their quantised type, embeddings and output projection in bfloat16."""
-    layers = spec.num_layers * spec.num_layer_parameters * precision.weight_bytes
+    """Of one rank: layers in their quantised type, embeddings, output projection and what the checkpoint leaves alone
+    in bfloat16."""
+    kept = Precision(weights=attention_weights(spec.name, precision.weights)).weight_bytes - precision.weight_bytes
+    attention = 2 * spec.hidden_size * spec.head_dim * (spec.num_heads + spec.num_kv_heads)
+    layers = spec.num_layers * (spec.num_layer_parameters * precision.weight_bytes + attention * kept)
     return int((layers + spec.num_embedding_parameters * 2.0) / tensor_parallel_size)
 
 

@@ -88,6 +88,13 @@ def quantization_in_name(model: str) -> str | None:
 
 
 @cache
+def attention_weights(model: str, weights: str) -> str:
+    """Weight type of the attention projections in the published checkpoint of a model in `weights`: mostly the same."""
+    rows = _rows("checkpoints.csv")
+    return next((row["attention"] for row in rows if row["model"] == model and row["weights"] == weights), weights)
+
+
+@cache
 def _gpus() -> Mapping[str, GpuSpec]:
     found = {}
     for row in _rows("gpus.csv"):

@@ -38,7 +38,7 @@ def device_of(row: Row) -> SimulatedDevice:
     device = SimulatedDevice.of(
         row["gpu"], tensor_parallel_size=int(number(row, "tp") or 1), quantization=quantisation, kv_cache_dtype=kv
     )
-    return replace(device, overheads=overheads_of(row))
+    return replace(device, overheads=overheads_of(row), budgets_graphs=version_of(row) >= (0, 21))
 
 
 _QUANTISATIONS = {"fp8": "fp8", "int8": "int8", "w8a8": "int8", "awq": "int4", "gptq4": "int4", "gptq": "int4",
@@ -82,7 +82,10 @@ def target_of(row: Row, device: SimulatedDevice, workload: Workload) -> Simulate
     longest = int((workload.num_prompt_tokens + workload.max_output_tokens).max())
     window = max(find_simulated_spec(model).max_position, longest)
     stated = engine_of(row, device, window)
-    tries = [stated, {**stated, "max_model_len": longest}]
+    tries = [stated]
+    if "max_model_len" in dict(_stated_options(row)):  # its cache held that window
+        tries.append({**stated, "num_blocks": -(-stated["max_model_len"] // stated.get("block_size", 16)) + 1})
+    tries.append({**stated, "max_model_len": longest})
     tries += [{**tries[-1], "gpu_memory_utilization": share} for share in _UTILISATIONS]
     refused: ConfigError | None = None
     for values in tries:
@@ -108,9 +111,13 @@ def engine_of(row: Row, device: SimulatedDevice, window: int) -> dict[str, Any]:
     if version < (0, 8):
         values |= {"max_num_seqs": 256, "async_scheduling": False}
         # Those versions chunked prompts by themselves only where the window was long.
-        values["enable_chunked_prefill"] = max(stated.get("max_model_len", window), _needed_len(row, window)) > 32768
+        longest = max(stated.get("max_model_len", window), _needed_len(row, window))
+        values["enable_chunked_prefill"] = longest > 32768 and "benchmark_throughput" not in row.get("engine_args", "")
     else:
-        values |= {"gpu_memory_utilization": 0.92 if version >= (0, 20) else 0.9, "async_scheduling": version >= (0, 12)}
+        values |= {
+            "gpu_memory_utilization": 0.92 if version >= (0, 20) else 0.9,
+            "async_scheduling": version >= (0, 12),
+        }
     if "gap-analysis" in (row.get("bench_note") or ""):
         values["max_num_batched_tokens"] = _LIBRARY_BUDGET
     values |= stated

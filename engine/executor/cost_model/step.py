@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from engine.catalog import GpuSpec
+from engine.catalog import GpuSpec, attention_weights
 from engine.executor.cost_model.collectives import host_all_reduce_s, step_all_reduce_s
 from engine.executor.cost_model.end_to_end import Factors
 from engine.executor.cost_model.operators import OperatorProfile, chip_of, features_of, formula_s
@@ -229,8 +229,9 @@ class StepCostModel:
 
     # -- tables -------------------------------------------------------------------------------------------------------
 
-    def _gemm(self, m: Array, n: int, k: int) -> Array:
-        weights = self.precision.weights
+    def _gemm(self, m: Array, n: int, k: int, weights: str | None = None) -> Array:
+        """`weights` where they are not of the deployment's type."""
+        weights = weights or self.precision.weights
         model = self.profile.model("gemm", weights if weights in ("fp8", "int8") else "bfloat16")
         columns = {"m": m, "n": np.full_like(m, float(n)), "k": np.full_like(m, float(k))}
         chip = chip_of(self.gpu, model.dtype)
@@ -254,8 +255,10 @@ class StepCostModel:
         """[num_tokens] seconds of one layer but its attention kernel."""
         spec = self.spec
         heads, kv_heads = self._split(spec.num_heads), max(self._split(spec.num_kv_heads), 1)
-        linear = self._gemm(tokens, (heads + 2 * kv_heads) * spec.head_dim, spec.hidden_size)
-        linear = linear + self._gemm(tokens, spec.hidden_size, heads * spec.head_dim) + self._feed_forward(tokens)
+        attention = attention_weights(spec.name, self.precision.weights)
+        linear = self._gemm(tokens, (heads + 2 * kv_heads) * spec.head_dim, spec.hidden_size, attention)
+        linear = linear + self._gemm(tokens, spec.hidden_size, heads * spec.head_dim, attention)
+        linear = linear + self._feed_forward(tokens)
         o, factors = self.overheads, self.factors
         passes = o.elementwise_passes * factors.elementwise
         elementwise = passes * tokens * spec.hidden_size * 2.0 / self.gpu.bandwidth
@@ -291,7 +294,11 @@ class StepCostModel:
         for count in tokens.tolist():
             size = count * self.spec.hidden_size * 2.0
             link = self.gpu.link_bandwidth or 16e9
-            found = None if "no P2P" in self.gpu.link_type else step_all_reduce_s(self.profile.all_reduce, tp, size, graph=not self.enforce_eager)
+            found = (
+                None
+                if "no P2P" in self.gpu.link_type
+                else step_all_reduce_s(self.profile.all_reduce, tp, size, graph=not self.enforce_eager)
+            )
             if "no P2P" in self.gpu.link_type:
                 found = host_all_reduce_s(tp, size, link)
             if found is None:
