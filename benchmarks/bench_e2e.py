@@ -19,7 +19,7 @@ def main() -> None:
     args = parser.parse_args()
     errors: dict[tuple[str, str], list[float]] = defaultdict(list)
     reasons: dict[str, int] = defaultdict(int)
-    for row in evaluate_rows(read_rows(args.file)):
+    for row in evaluate_rows(read_rows(args.file), args.file.parent):
         if row["reason"] is not None:
             reasons[row["reason"].split(":")[0]] += 1
         for name, error in row["errors"].items():

@@ -36,13 +36,14 @@ def evaluate_e2e(path: Path) -> dict[str, Any]:
 
     Raises `ScenarioError` for a file that is no table of runs.
     """
-    return {"rows": list(evaluate_rows(read_rows(path)))}
+    return {"rows": list(evaluate_rows(read_rows(path), path.parent))}
 
 
-def evaluate_rows(rows: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
+def evaluate_rows(rows: list[dict[str, str]], folder: Path | None = None) -> Iterator[dict[str, Any]]:
+    """One result per row; `folder` is where traces that rows name lie."""
     for row in rows:
         try:
-            predicted = predict_row(row)
+            predicted = predict_row(row, folder=folder)
         except NotBuildable as reason:
             yield {"id": row["id"], "predicted": {}, "errors": {}, "reason": str(reason)}
             continue
@@ -54,7 +55,9 @@ def evaluate_rows(rows: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
         yield {"id": row["id"], "predicted": predicted, "errors": errors, "reason": None}
 
 
-def predict_row(row: Mapping[str, str], device: SimulatedDevice | None = None) -> dict[str, float | None]:
+def predict_row(
+    row: Mapping[str, str], device: SimulatedDevice | None = None, folder: Path | None = None
+) -> dict[str, float | None]:
     """All figures of one row. Raises `NotBuildable`. `device` replaces what the row names (calibration)."""
     if row.get("engine", "vllm").lower() != "vllm":
         raise NotBuildable(f"engine {row['engine']} is not vLLM")
@@ -62,7 +65,7 @@ def predict_row(row: Mapping[str, str], device: SimulatedDevice | None = None) -
         raise NotBuildable("pipeline parallelism is not simulated")
     try:
         device = device or device_of(row)
-        workload = workload_of(row)
+        workload = workload_of(row, folder)
         record = target_of(row, device, workload).run(workload)
     except (EngineError, ScenarioError, RunFailed) as error:
         raise NotBuildable(str(error).splitlines()[0]) from error

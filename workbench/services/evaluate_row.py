@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from engine.executor.cost_model.step import Overheads
 from engine.simulation import SimulatedDevice, find_simulated_spec, with_gpu_defaults
 from workbench.loadgen.simulated import SimulatedTarget
 from workbench.scenario import Scenario
-from workbench.services.evaluate_lengths import FloatArray, IntArray, published_lengths
+from workbench.services.evaluate_lengths import IntArray, published_lengths
+from workbench.services.evaluate_trace import Trace, read_trace
 from workbench.workload import ModelLimits, Workload, generate_workload
 from workbench.workload.prompts import RandomPrompts
 
@@ -78,7 +80,7 @@ def target_of(row: Row, device: SimulatedDevice, workload: Workload) -> Simulate
 
     Raises `EngineError` for what does not fit in any way.
     """
-    model = model_of(row)
+    model = row["model"]
     longest = int((workload.num_prompt_tokens + workload.max_output_tokens).max())
     window = max(find_simulated_spec(model).max_position, longest)
     stated = engine_of(row, device, window)
@@ -95,11 +97,6 @@ def target_of(row: Row, device: SimulatedDevice, workload: Workload) -> Simulate
             refused = refused or error
     assert refused is not None
     raise refused
-
-
-def model_of(row: Row) -> str:
-    """Its name."""
-    return row["model"]
 
 
 def engine_of(row: Row, device: SimulatedDevice, window: int) -> dict[str, Any]:
@@ -161,8 +158,16 @@ def _stated_options(row: Row) -> Iterator[tuple[str, Any]]:
         yield "enforce_eager", True
 
 
-def workload_of(row: Row) -> Workload:
-    """The row's requests. Raises `NotBuildable` where their lengths are not published."""
+def workload_of(row: Row, folder: Path | None = None) -> Workload:
+    """The row's requests; those of its own trace where one is named and lies in `folder`, that of the table.
+
+    Raises `NotBuildable` where their lengths are not published.
+    """
+    trace = _trace_of(row, folder)
+    if trace is not None:
+        prompts, outputs = (column.astype(np.int64) for column in (trace.prompt_tokens, trace.output_tokens))
+        workload = _requests(row, {"kind": "all_at_once"}, len(prompts))
+        return replace(_with_lengths(workload, prompts, outputs), arrival_s=trace.arrived_s - trace.arrived_s[0])
     concurrency = number(row, "max_concurrency")
     rate = row.get("request_rate", "inf").strip().lower()
     count = int(number(row, "num_prompts") or (10 * concurrency if concurrency else 200))
@@ -179,34 +184,42 @@ def workload_of(row: Row) -> Workload:
         arrivals = {"kind": "poisson", "rate": float(rate)}
     prompts, outputs = (published_lengths(row, side, count) for side in ("input", "output"))
     if prompts is None or outputs is None:
-        raise NotBuildable(f"{'output_len' if outputs is None else 'input_len'} is not published")
+        raise NotBuildable(f"{'output_len' if prompts is not None else 'input_len'} is not published")
+    workload = _with_lengths(_requests(row, arrivals, count), prompts, outputs)
+    if arrivals["kind"] == "poisson" and workload.arrival_s[-1] > 0:
+        # vLLM's client scales its gaps so that the last request leaves when the rate says.
+        span_s = count / arrivals["rate"]
+        workload = replace(workload, arrival_s=workload.arrival_s * (span_s / workload.arrival_s[-1]))
+    return workload
+
+
+def _trace_of(row: Row, folder: Path | None) -> Trace | None:
+    match = re.search(r"per-request in (\S+\.csv)", row.get("len_dist") or "")
+    if match is None or folder is None or not (folder / match[1]).is_file():
+        return None
+    return read_trace(folder / match[1])
+
+
+def _requests(row: Row, arrivals: dict[str, Any], count: int) -> Workload:
+    """So many requests of one token each."""
     kind = {"name": "all", "input_tokens": 1, "output_tokens": 1}
     scenario = Scenario.model_validate(
         {
             "name": "published-run",
             "seed": 1,
-            "model": model_of(row),
-            "workload": {"num_requests": count, "arrivals": arrivals, "classes": [kind], "over_long": "clip"},
+            "model": row["model"],
+            "workload": {"num_requests": count, "arrivals": arrivals, "classes": [kind]},
         }
     )
-    limits = ModelLimits(max_model_len=None, vocab_size=find_simulated_spec(model_of(row)).vocab_size)
-    return _with_lengths(generate_workload(scenario, limits), prompts, outputs, _span_s(rate, count))
+    limits = ModelLimits(max_model_len=None, vocab_size=find_simulated_spec(row["model"]).vocab_size)
+    return generate_workload(scenario, limits)
 
 
-def _span_s(rate: str, count: int) -> float | None:
-    """vLLM's client scales its gaps so that the last request leaves when the rate says; None: not by rate."""
-    return None if rate in ("single", "inf", "") else count / float(rate)
-
-
-def _with_lengths(workload: Workload, prompts: IntArray, outputs: IntArray, span_s: float | None) -> Workload:
-    arrival_s: FloatArray = workload.arrival_s
-    if span_s is not None and arrival_s[-1] > 0:
-        arrival_s = arrival_s * (span_s / arrival_s[-1])
+def _with_lengths(workload: Workload, prompts: IntArray, outputs: IntArray) -> Workload:
     source = workload.prompts
     assert isinstance(source, RandomPrompts)
     return replace(
         workload,
-        arrival_s=arrival_s,
         num_prompt_tokens=prompts,
         max_output_tokens=outputs,
         prompts=replace(source, num_prompt_tokens=prompts),
