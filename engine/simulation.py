@@ -15,7 +15,7 @@ from engine.config import GIB, MIB, EngineConfig
 from engine.engine_core import EngineCore
 from engine.errors import ConfigError
 from engine.executor.cost_model.calibrated import AdjustedCost, Adjustment
-from engine.executor.cost_model.end_to_end import factors_for
+from engine.executor.cost_model.end_to_end import Factors, factors_for
 from engine.executor.cost_model.operators import OperatorProfile
 from engine.executor.cost_model.profiles import profile_for
 from engine.executor.cost_model.step import Overheads, Precision, StepCostModel
@@ -39,6 +39,8 @@ class SimulatedDevice:
     tensor_parallel_size: int = 1
     precision: Precision = field(default_factory=Precision)
     overheads: Overheads = field(default_factory=Overheads)
+    factors: Factors | None = None
+    """Of whole servers against operators; None: the catalogue's."""
     budgets_graphs: bool = True
     """Captured graphs come out of `gpu_memory_utilization`, as in vLLM since 0.21; before, they came on top."""
 
@@ -160,7 +162,7 @@ def build_simulation(
         tensor_parallel_size=device.tensor_parallel_size,
         precision=device.precision,
         overheads=replace(device.overheads, is_async=config.scheduler.async_scheduling),
-        factors=factors_for(device.gpu, device.precision.weights),
+        factors=device.factors or factors_for(device.gpu, device.precision.weights, device.precision.kv),
         enforce_eager=config.device.enforce_eager,
         block_size=config.cache.block_size,
     )

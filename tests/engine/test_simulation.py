@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
@@ -11,10 +12,17 @@ import pytest
 from engine.config import EngineConfig
 from engine.engine_core import EngineCore
 from engine.errors import ConfigError, MemoryBudgetError, OutOfMemory
-from engine.executor.cost_model.step import StepCostModel
+from engine.executor.cost_model.step import Precision, StepCostModel
 from engine.request import Request
 from engine.sampling_params import SamplingParams
-from engine.simulation import SimulatedDevice, build_simulation, resolve_simulated, with_gpu_defaults
+from engine.simulation import (
+    SimulatedDevice,
+    build_simulation,
+    find_simulated_spec,
+    resolve_simulated,
+    weight_bytes,
+    with_gpu_defaults,
+)
 
 LLAMA_13B = "meta-llama/Llama-2-13b-hf"
 
@@ -169,3 +177,22 @@ def test_high_utilisation_dies_of_long_prompts_under_a_large_budget_where_a_lowe
         serve_long(0.95, 16384)
     assert len(serve_long(0.88, 16384)) == 6
     assert len(serve_long(0.95, 8192)) == 6
+
+
+def test_graphs_out_of_the_budget_leave_their_bytes_to_the_cache() -> None:
+    """Llama-2-13B: 40 layers x 12 MiB of graphs; a block of 16 tokens takes 12.5 MiB."""
+    device = SimulatedDevice.of("a100-80g-sxm")
+    config = EngineConfig.from_dict(with_gpu_defaults({"model": LLAMA_13B}, device.gpu))
+    inside = resolve_simulated(config, device)
+    beside = resolve_simulated(config, dataclasses.replace(device, budgets_graphs=False))
+    assert beside.num_blocks - inside.num_blocks in (38, 39)
+
+
+def test_weights_that_a_checkpoint_leaves_alone_are_counted_in_full() -> None:
+    """Llama-3.1-405B in fp8: attention projections (126 x 2 x 16384 x 128 x 136) and embeddings stay in bfloat16."""
+    spec = find_simulated_spec("Llama-3.1-405B-FP8")
+    attention = 126 * 2 * 16384 * 128 * 136
+    norms = 126 * 2 * 16384
+    mlp = 126 * 3 * 16384 * 53248
+    expected = 2 * attention + mlp + norms + 2 * 2 * 128256 * 16384
+    assert weight_bytes(spec, Precision(weights="fp8"), 8) == expected // 8

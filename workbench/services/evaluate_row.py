@@ -17,9 +17,10 @@ from engine.simulation import SimulatedDevice, find_simulated_spec, with_gpu_def
 from workbench.loadgen.simulated import SimulatedTarget
 from workbench.scenario import Scenario
 from workbench.services.evaluate_lengths import IntArray, published_lengths
+from workbench.services.evaluate_prompts import RepeatedPrompts, num_distinct_prompts
 from workbench.services.evaluate_trace import Trace, read_trace
 from workbench.workload import ModelLimits, Workload, generate_workload
-from workbench.workload.prompts import RandomPrompts
+from workbench.workload.prompts import PromptSource, RandomPrompts
 
 Row = Mapping[str, str]
 _MOST_PROMPTS = 2000
@@ -103,8 +104,9 @@ def engine_of(row: Row, device: SimulatedDevice, window: int) -> dict[str, Any]:
     """Engine parameters: what the row states, else the defaults of its vLLM version."""
     stated = dict(_stated_options(row))
     version = version_of(row)
-    values: dict[str, Any] = {"gpu_memory_utilization": 0.9, "enable_prefix_caching": False}
-    # Prompts are random: nothing would hit the prefix cache.
+    # Random prompts: nothing would hit the prefix cache.
+    is_cached = num_distinct_prompts(row) is not None
+    values: dict[str, Any] = {"gpu_memory_utilization": 0.9, "enable_prefix_caching": is_cached}
     if version < (0, 8):
         values |= {"max_num_seqs": 256, "async_scheduling": False}
         # Those versions chunked prompts by themselves only where the window was long.
@@ -165,9 +167,11 @@ def workload_of(row: Row, folder: Path | None = None) -> Workload:
     """
     trace = _trace_of(row, folder)
     if trace is not None:
-        prompts, outputs = (column.astype(np.int64) for column in (trace.prompt_tokens, trace.output_tokens))
-        workload = _requests(row, {"kind": "all_at_once"}, len(prompts))
-        return replace(_with_lengths(workload, prompts, outputs), arrival_s=trace.arrived_s - trace.arrived_s[0])
+        workload = _requests(row, {"kind": "all_at_once"}, len(trace.arrived_s))
+        workload = _with_lengths(
+            row, workload, trace.prompt_tokens.astype(np.int64), trace.output_tokens.astype(np.int64)
+        )
+        return replace(workload, arrival_s=trace.arrived_s - trace.arrived_s[0])
     concurrency = number(row, "max_concurrency")
     rate = row.get("request_rate", "inf").strip().lower()
     count = int(number(row, "num_prompts") or (10 * concurrency if concurrency else 200))
@@ -185,7 +189,7 @@ def workload_of(row: Row, folder: Path | None = None) -> Workload:
     prompts, outputs = (published_lengths(row, side, count) for side in ("input", "output"))
     if prompts is None or outputs is None:
         raise NotBuildable(f"{'output_len' if prompts is not None else 'input_len'} is not published")
-    workload = _with_lengths(_requests(row, arrivals, count), prompts, outputs)
+    workload = _with_lengths(row, _requests(row, arrivals, count), prompts, outputs)
     if arrivals["kind"] == "poisson" and workload.arrival_s[-1] > 0:
         # vLLM's client scales its gaps so that the last request leaves when the rate says.
         span_s = count / arrivals["rate"]
@@ -215,15 +219,13 @@ def _requests(row: Row, arrivals: dict[str, Any], count: int) -> Workload:
     return generate_workload(scenario, limits)
 
 
-def _with_lengths(workload: Workload, prompts: IntArray, outputs: IntArray) -> Workload:
-    source = workload.prompts
-    assert isinstance(source, RandomPrompts)
-    return replace(
-        workload,
-        num_prompt_tokens=prompts,
-        max_output_tokens=outputs,
-        prompts=replace(source, num_prompt_tokens=prompts),
-    )
+def _with_lengths(row: Row, workload: Workload, prompts: IntArray, outputs: IntArray) -> Workload:
+    assert isinstance(workload.prompts, RandomPrompts)
+    source: PromptSource = replace(workload.prompts, num_prompt_tokens=prompts)
+    num_distinct = num_distinct_prompts(row)
+    if num_distinct is not None:
+        source = RepeatedPrompts(source=source, num_distinct=num_distinct)
+    return replace(workload, num_prompt_tokens=prompts, max_output_tokens=outputs, prompts=source)
 
 
 def version_of(row: Row) -> tuple[int, int]:

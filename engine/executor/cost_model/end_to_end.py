@@ -8,7 +8,7 @@ published runs (`engine/catalog/end_to_end.csv`; docs/simulation.md says how) an
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
 
@@ -54,14 +54,19 @@ def _blend(few: float, many: float, tokens: Array) -> Array:
     return np.asarray(few ** (1.0 - share) * many**share)
 
 
-def factors_for(gpu: GpuSpec, weights: str) -> Factors:
-    """Of a GPU's architecture with weights of that type; 1 where no published run speaks for it."""
-    return _table().get((_family(gpu), "fp8" if weights == "fp8" else "bfloat16"), Factors())
+def factors_for(gpu: GpuSpec, weights: str, kv: str) -> Factors:
+    """Of a GPU's architecture: linear layers by the type of the weights, attention by that of the KV cache; 1 where no
+    published run speaks for it."""
+    family, table = family_of(gpu), _table()
+    linear = table.get((family, "fp8" if weights == "fp8" else "bfloat16"), Factors())
+    attention = table.get((family, "fp8" if kv.startswith("fp8") else "bfloat16"), Factors())
+    return replace(linear, decode_attention=attention.decode_attention, mixed_attention=attention.mixed_attention)
 
 
-def _family(gpu: GpuSpec) -> str:
-    """GPUs that share factors: data-centre parts by architecture, cards without links of their own apart."""
-    form = "card" if "pcie" in gpu.link_type.lower() else "link"
+def family_of(gpu: GpuSpec) -> str:
+    """GPUs that share factors: an architecture's parts with links of their own, on PCIe, and without peer access."""
+    link = gpu.link_type.lower()
+    form = "alone" if "no p2p" in link else "pcie" if "pcie" in link else "link"
     return f"{gpu.arch.lower()}/{form}"
 
 

@@ -291,16 +291,13 @@ class StepCostModel:
         if tp == 1:
             return np.zeros_like(tokens)
         seconds = []
+        link = self.gpu.link_bandwidth or 16e9
         for count in tokens.tolist():
             size = count * self.spec.hidden_size * 2.0
-            link = self.gpu.link_bandwidth or 16e9
-            found = (
-                None
-                if "no P2P" in self.gpu.link_type
-                else step_all_reduce_s(self.profile.all_reduce, tp, size, graph=not self.enforce_eager)
-            )
             if "no P2P" in self.gpu.link_type:
-                found = host_all_reduce_s(tp, size, link)
+                seconds.append(2.0 * host_all_reduce_s(tp, size, link))
+                continue
+            found = step_all_reduce_s(self.profile.all_reduce, tp, size, graph=not self.enforce_eager)
             if found is None:
                 found = 12e-6 + 2.0 * (tp - 1) / tp * size / (0.7 * link)
             seconds.append(2.0 * found)

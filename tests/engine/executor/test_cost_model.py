@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from engine.catalog import find_catalog_model, find_gpu, list_gpus
-from engine.executor.cost_model.collectives import all_reduce_s
+from engine.executor.cost_model.collectives import HOST_LATENCY_S, HOST_SHARE, all_reduce_s, host_all_reduce_s
+from engine.executor.cost_model.end_to_end import Factors, factors_for
 from engine.executor.cost_model.operators import load_profile, profile_from_dict, profile_to_dict
 from engine.executor.cost_model.profiles import profile_for
 from engine.executor.cost_model.step import Overheads, Precision, StepCostModel
@@ -100,3 +101,32 @@ def test_overheads_scale_with_what_they_name() -> None:
     base = make_model(overheads=Overheads())
     slower = make_model(overheads=dataclasses.replace(Overheads(), step_us=1300.0))
     assert decode_s(slower, 4, 100) - decode_s(base, 4, 100) == pytest.approx(1e-3)
+
+
+def test_factors_go_from_few_to_many_tokens() -> None:
+    factors = Factors(few_tokens=0.5, many_tokens=2.0)
+    few, middle, many = factors.linear(np.array([1.0, 256.0, 65536.0])).tolist()
+    assert few == pytest.approx(0.5, rel=1e-4)
+    assert middle == pytest.approx(1.0)
+    assert many == pytest.approx(2.0, rel=1e-4)
+
+
+def test_factors_scale_the_part_that_they_name() -> None:
+    plain, slower = make_model(), make_model(factors=Factors(mixed_attention=2.0))
+    alone = StepShape(8, 8000.0, 1000.0, (), 8)
+    beside = StepShape(8, 8000.0, 1000.0, ((512, 0),), 9)
+    assert slower.step_s(alone) == plain.step_s(alone)
+    attention_s = plain.spec.num_layers * plain._decode_attention_s(8, 8000.0, 1000.0)
+    assert slower.step_s(beside) - plain.step_s(beside) == pytest.approx(attention_s)
+
+
+def test_factors_of_an_unknown_family_are_one() -> None:
+    assert factors_for(find_gpu("mi300x"), "bfloat16", "bfloat16") == Factors()
+
+
+def test_all_reduce_through_host_memory_is_latency_and_traffic() -> None:
+    """Two GPUs move the message once each way; four 1.5 times, after two latencies."""
+    link = 32e9
+    assert host_all_reduce_s(2, 0.0, link) == pytest.approx(HOST_LATENCY_S)
+    moved = host_all_reduce_s(4, 1e6, link) - 2 * HOST_LATENCY_S
+    assert moved == pytest.approx(1.5e6 / (HOST_SHARE * link))

@@ -10,7 +10,9 @@ import pytest
 
 from workbench.scenario import ScenarioError
 from workbench.services.evaluate_e2e import evaluate_e2e
+from workbench.services.evaluate_lengths import published_lengths
 from workbench.services.evaluate_ops import evaluate_ops
+from workbench.services.evaluate_row import device_of, target_of, workload_of
 from workbench.services.evaluate_trace import evaluate_trace
 
 
@@ -28,6 +30,12 @@ RUN = {
     "kv_dtype": "bf16", "gpu": "H100-SXM-80GB", "tp": 1, "pp": 1, "dataset": "random", "input_len": 200,
     "output_len": 20, "len_dist": "fixed", "num_prompts": 12, "request_rate": "inf", "max_concurrency": 4,
     "engine_args": "", "bench_note": "", "output_tok_s": 500.0, "tpot_mean_ms": 7.4,
+}  # fmt: skip
+
+OLD = {
+    **{name: str(value) for name, value in RUN.items()},
+    "engine_version": "0.6.3", "gpu": "A100-80GB", "num_prompts": "1", "request_rate": "single", "max_concurrency": "1",
+    "engine_args": "gpu_memory_utilization=0.9 max_model_len=32768 enforce_eager=False",
 }  # fmt: skip
 
 
@@ -64,6 +72,62 @@ def test_e2e_predicts_what_the_row_has_and_says_why_it_cannot(tmp_path: Path) ->
     assert "no-such-model" in result["c"]["reason"]
     assert "input_len" in result["d"]["reason"]
     assert "No room" in result["e"]["reason"]
+
+
+@pytest.mark.parametrize("kind", ["fixed", "uniform[0.8L,L]", "sharegpt lengths"])
+def test_lengths_have_the_published_mean(kind: str) -> None:
+    row = {"input_len": "210.5", "output_len": "199", "len_dist": kind}
+    for side, mean in (("input", 210.5), ("output", 199.0)):
+        lengths = published_lengths(row, side, 200)
+        assert lengths is not None
+        assert lengths.mean() == pytest.approx(mean * (0.9 if "uniform" in kind else 1.0), abs=0.6)
+        assert lengths.min() >= 1
+
+
+def test_lengths_of_sharegpt_answers_are_often_short_and_never_endless() -> None:
+    lengths = published_lengths({"output_len": "200", "dataset": "sharegpt"}, "output", 200)
+    assert lengths is not None
+    assert (lengths < 12).sum() >= 5
+    assert 600 < lengths.max() < 800
+
+
+def test_row_over_the_models_window_keeps_its_lengths() -> None:
+    """A published run did start: Qwen2.5-14B states 32,768 positions."""
+    row = {**OLD, "model": "Qwen2.5-14B-Instruct", "input_len": "63488", "output_len": "4"}
+    workload = workload_of(row)
+    assert workload.num_prompt_tokens.tolist() == [63488]
+    assert target_of(row, device_of(row), workload).resolved.max_model_len == 63492
+
+
+def test_row_whose_graphs_came_on_top_of_the_budget_fits_as_published() -> None:
+    """gpustack ran 32,000 tokens on one H100 at utilisation 0.9; since vLLM 0.21 graphs come out of that."""
+    row = {**OLD, "engine_version": "0.11.0", "model": "Qwen3-32B", "gpu": "H100-SXM-80GB", "input_len": "32000",
+           "output_len": "77", "engine_args": ""}  # fmt: skip
+    resolved = target_of(row, device_of(row), workload_of(row)).resolved
+    assert resolved.config.cache.gpu_memory_utilization == 0.9
+    assert resolved.num_blocks > 2005
+    assert device_of({**row, "engine_version": "0.22.0"}).budgets_graphs
+
+
+def test_row_with_a_window_that_fills_the_cache_has_that_cache() -> None:
+    """Offline throughput before V1 profiles the whole window as one step."""
+    row = {**OLD, "model": "Llama-3.1-405B-FP8", "weights_dtype": "fp8", "gpu": "H100-SXM-80GB", "tp": "8",
+           "input_len": "128", "output_len": "2048", "num_prompts": "4", "request_rate": "inf", "max_concurrency": "",
+           "engine_args": "benchmark_throughput.py -tp 8 --max-model-len 91680"}  # fmt: skip
+    resolved = target_of(row, device_of(row), workload_of(row)).resolved
+    assert resolved.num_blocks == 5731
+    assert not resolved.config.scheduler.enable_chunked_prefill
+
+
+def test_row_with_a_trace_replays_it(tmp_path: Path) -> None:
+    trace = [{"arrived_at": 5.0 + i, "input_toks": 100 + i, "output_toks": 3, "first_token_ts": 0, "last_token_ts": 0}
+             for i in range(3)]  # fmt: skip
+    write(tmp_path / "t.csv", trace)
+    row = {**RUN, "len_dist": "per-request in t.csv"}
+    workload = workload_of(row, tmp_path)
+    assert workload.num_prompt_tokens.tolist() == [100, 101, 102]
+    assert workload.arrival_s.tolist() == [0.0, 1.0, 2.0]
+    assert len(workload_of(row, tmp_path / "elsewhere")) == 12
 
 
 def test_trace_prediction_compares_percentiles_and_calibration_keeps_its_rows_out(tmp_path: Path) -> None:
