@@ -71,8 +71,9 @@ _GENERATIONS: tuple[tuple[tuple[int, int], Overheads], ...] = (
 )
 _CHAT_REQUEST_MS, _CHAT_DELAY_MS = 14.0, 32.0
 """Chat endpoint: template, tokens and messages of one request; and what passes beside others. From gpustack's runs."""
-_LIBRARY_BUDGET = 2048
-"""vLLM's `max_num_batched_tokens` where another server than its own starts the engine."""
+_CONFIGURATOR_TOKENS = 256
+"""What engines that a configurator sized take in a step beside one prompt; from their published TTFTs, which do not
+grow with the length of the answers and hardly with the concurrency."""
 
 
 def target_of(row: Row, device: SimulatedDevice, workload: Workload) -> SimulatedTarget:
@@ -118,7 +119,7 @@ def engine_of(row: Row, device: SimulatedDevice, window: int) -> dict[str, Any]:
             "async_scheduling": version >= (0, 12),
         }
     if "gap-analysis" in (row.get("bench_note") or ""):
-        values["max_num_batched_tokens"] = _LIBRARY_BUDGET
+        values["max_num_batched_tokens"] = int(number(row, "input_len") or 0) + _CONFIGURATOR_TOKENS
     values |= stated
     values["max_model_len"] = max(values.get("max_model_len", 0), _needed_len(row, window))
     return values

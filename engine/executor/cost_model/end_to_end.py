@@ -37,7 +37,6 @@ class Factors:
     decode_attention: float = 1.0
     mixed_attention: float = 1.0
     """Decodes beside prompts in one kernel call, made for prompts."""
-    elementwise: float = 1.0
 
     def linear(self, tokens: Array) -> Array:
         """[num] of the linear layers over so many tokens."""

@@ -260,8 +260,7 @@ class StepCostModel:
         linear = linear + self._gemm(tokens, spec.hidden_size, heads * spec.head_dim, attention)
         linear = linear + self._feed_forward(tokens)
         o, factors = self.overheads, self.factors
-        passes = o.elementwise_passes * factors.elementwise
-        elementwise = passes * tokens * spec.hidden_size * 2.0 / self.gpu.bandwidth
+        elementwise = o.elementwise_passes * tokens * spec.hidden_size * 2.0 / self.gpu.bandwidth
         reduced = self._all_reduce(tokens) * factors.all_reduce(tokens)
         return linear * factors.linear(tokens) + elementwise + reduced + o.layer_us * 1e-6
 

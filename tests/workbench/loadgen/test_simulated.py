@@ -50,13 +50,14 @@ def test_front_end_request_alone_takes_its_time_and_the_delay() -> None:
 
 
 def test_front_end_burst_enters_after_all_were_taken_in() -> None:
-    """Four first turns of 0.25 s, then four second ones."""
-    assert entries([0.0] * 4, request_s=0.5) == [1.25, 1.5, 1.75, 2.0]
+    """Four first turns of 0.9 s, then four second ones of 0.1 s."""
+    assert entries([0.0] * 4, request_s=1.0) == [3.7, 3.8, 3.9, 4.0]
 
 
 def test_front_end_later_request_waits_for_turns_that_waited_longer() -> None:
-    """0: turns end at 0.25 and 0.75; 1, which came at 0.125, at 0.5 and 1.0."""
-    assert entries([0.0, 0.125], request_s=0.5) == [0.75, 1.0]
+    """0: turns end at 0.9 and 1.9; 1, which came at 0.5, at 1.8 and 2.0."""
+    assert entries([0.0, 0.5], request_s=1.0) == [1.9, 2.0]
+    assert entries([0.0, 0.95], request_s=1.0) == [1.0, 2.0]
 
 
 def test_front_end_delay_lets_requests_pass_side_by_side() -> None:
