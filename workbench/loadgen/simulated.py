@@ -23,14 +23,13 @@ from workbench.loadgen.validity import with_note, with_validity
 from workbench.metrics.records import RunRecord, StopRule
 from workbench.workload.records import ModelLimits, Workload
 
-
 _FIRST_TURN = 0.9
 """Share of a request's time in the server that passes before others get their turn; from published bursts of 1,000
 requests, which reached the engine nearly at once (gpustack, vLLM 0.11)."""
 
 
 class FrontEnd:
-    """The server before the engine: an event loop that gives every request two turns: most of `request_s` to take it in,
+    """The server before the engine: an event loop with two turns for every request, most of `request_s` to take it in
     and what is left to hand it on.
 
     A turn that has waited longer goes first. So requests that arrive alone pass in `request_s`, those of a burst reach

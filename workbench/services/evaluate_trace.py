@@ -139,7 +139,7 @@ def _calibrate(trace: Trace, simulate: Simulate, count: int) -> Adjustment:
     measured_tpot = _tpot(trace, trace.first_s, trace.last_s)[rows]
 
     def adjustment(x: FloatArray) -> Adjustment:
-        prefill, decode, step = (float(value) for value in x)
+        prefill, decode, step = (float(value) - 1.0 for value in x)
         return Adjustment(
             prefill_factor=float(np.exp(prefill)), decode_factor=float(np.exp(decode)), step_s=step * 1e-3
         )
@@ -150,13 +150,14 @@ def _calibrate(trace: Trace, simulate: Simulate, count: int) -> Adjustment:
         tpot = np.log(_tpot(trace, first, last)[rows] / measured_tpot)
         # Every request's pace counts four times its TTFT, which hangs on where in a step it arrived.
         errors = np.concatenate([0.5 * ttft, 2.0 * tpot])
-        return np.concatenate([errors[np.isfinite(errors)], _SHRINKAGE * np.sqrt(count) * x])
+        return np.concatenate([errors[np.isfinite(errors)], _SHRINKAGE * np.sqrt(count) * (x - 1.0)])
 
-    # Overhead can only be added. Steps are discrete: tiny differences would not move any token across one.
+    # Overhead can only be added. Steps are discrete: tiny differences would not move any token across one. `diff_step`
+    # is relative, so all are counted from 1.
     found = least_squares(
         residuals,
-        np.array([0.0, 0.0, 0.05]),
-        bounds=([-0.7, -0.7, 0.0], [0.7, 0.7, 5.0]),
+        np.array([1.0, 1.0, 1.05]),
+        bounds=([0.3, 0.3, 1.0], [1.7, 1.7, 6.0]),
         diff_step=[0.02] * 3,
         x_scale=[0.1, 0.1, 0.3],
         loss="soft_l1",
