@@ -74,7 +74,8 @@ class FrontEnd:
         self._turns_until(now_s)
         entry_s = self._next_entry_s()
         if entry_s < math.inf and not self._core.has_unfinished():
-            self._clock.sleep_until(min(entry_s, until_s))
+            # Never past a moment at which more may come, but always on.
+            self._clock.sleep_until(until_s if now_s < until_s < entry_s else entry_s)
             now_s = max(self._clock.now(), now_s)
             self._turns_until(now_s)
         while self._ready and self._ready[0][0] <= now_s:
