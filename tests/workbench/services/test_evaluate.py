@@ -121,7 +121,8 @@ def test_row_with_a_window_that_fills_the_cache_has_that_cache() -> None:
 
 def test_row_faster_than_its_chip_repeats_prompts_that_the_cache_serves() -> None:
     row = {**OLD, "engine_version": "0.12.0", "num_prompts": "250", "request_rate": "inf", "max_concurrency": "8",
-           "input_len": "64", "output_len": "4", "engine_args": "", "quality": "SUSPECT: 90% of FP8 peak in prefill"}  # fmt: skip
+           "input_len": "64", "output_len": "4", "engine_args": "",
+           "quality": "SUSPECT: 90% of FP8 peak in prefill"}  # fmt: skip
     workload = workload_of(row)
     assert workload.prompt_token_ids(3).tolist() == workload.prompt_token_ids(203).tolist()
     assert workload.prompt_token_ids(3).tolist() != workload.prompt_token_ids(4).tolist()
