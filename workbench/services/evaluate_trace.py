@@ -119,10 +119,11 @@ def _simulator(trace: Trace, facts: Mapping[str, Any], path: Path) -> Simulate:
                 clock.sleep_until(float(trace.arrived_s[sent]))
                 continue
             for output in core.step(float(trace.arrived_s[sent]) if sent < count else math.inf):
-                row = int(output.request_id)
-                if np.isnan(first[row]):
-                    first[row] = clock.now()
-                last[row] = clock.now()
+                row, count_new = int(output.request_id), len(output.new_token_ids)
+                if count_new:  # the core may have taken several steps
+                    if np.isnan(first[row]):
+                        first[row] = core.step_stats.end_s(output.first_step)
+                    last[row] = core.step_stats.end_s(output.first_step + count_new - 1)
                 if output.finish_reason is not None:
                     needed.discard(row)
         return first, last
