@@ -4,7 +4,8 @@
     python benchmarks/bench_search.py --quick    # three scenarios, one seed
     python benchmarks/bench_search.py --rebuild  # evaluate the grids again (hours); --scenarios NAME ... for some
 
-A table holds the objective of every grid point, and the fingerprint of scenario and cost model (what it makes of the
+A table holds the objective of every grid point (of a rate under 0.9 of the best, one that is shown to hold: its
+bracket is not narrowed further), and the fingerprint of scenario and cost model (what it makes of the
 scenario); another fingerprint is an error. A sweep through a table draws from the scenario's whole space; each point
 stands for the nearest of the grid. What a live sweep learns of a configuration that cannot beat the best is what this
 one learns: the same search for the rate runs, on the table's answers.
@@ -64,6 +65,8 @@ PER_AXIS = 21
 """Values per parameter: 441 points."""
 TRIALS = 40
 SEEDS = (1, 2, 3, 4, 5)
+CLOSE = 0.9
+"""Share of the best rate found so far below which a point's rate is not narrowed further."""
 AGREEMENT = 1e-6
 """Relative difference allowed between a live trial and the table."""
 
@@ -82,6 +85,8 @@ class Table:
     axes: Mapping[str, Sequence[Any]]
     values: Sequence[float | None]
     """In the order of `itertools.product` over the axes; None where the point cannot win."""
+    coarse: Sequence[int]
+    """Indices of values that are lower bounds."""
     num_runs: int
     """Points that were run; the others are infeasible or cannot differ from one that was."""
 
@@ -138,18 +143,25 @@ def build(name: str) -> Table:
     scenario = scenario_of(name)
     search = search_of(scenario)
     axes = grid_points(distributions_of(search.space), most=PER_AXIS)
+    is_rate = search.objective == SUSTAINABLE_RATE
     finished: list[TrialRecord] = []
     values: list[float | None] = []
-    num_runs, begin_s, last = 0, time.monotonic(), None
+    coarse: list[int] = []
+    num_runs, begin_s = 0, time.monotonic()
+    # A good rate early on saves narrowing bad ones.
+    best = evaluate_trial(scenario, default_params(scenario, search), None, None).objective if is_rate else None
     for number, combination in enumerate(itertools.product(*axes.values())):
         params = dict(zip(axes, combination, strict=True))
         outcome = settle(scenario, params, finished)
         if outcome is None:
-            outcome = evaluate_trial(scenario, params, None, None, RateHints(start_per_s=last))
+            outcome = evaluate_trial(scenario, params, None, None, RateHints(to_beat=best and CLOSE * best))
             num_runs += 1
             finished.append(TrialRecord(number=number, params=params, outcome=outcome))
         values.append(_winning_value(outcome))
-        last = values[-1] if search.objective == SUSTAINABLE_RATE and values[-1] else last
+        if outcome.rate is not None and outcome.rate["is_coarse"]:
+            coarse.append(number)
+        elif is_rate:
+            best = max(filter(None, (best, values[-1])), default=None)
         if number % 21 == 20:
             spent_s = time.monotonic() - begin_s
             print(f"{name}: {number + 1} points, {num_runs} runs, {spent_s:.0f} s", file=sys.stderr, flush=True)
@@ -159,6 +171,7 @@ def build(name: str) -> Table:
         fingerprint=fingerprint_of(scenario),
         axes=axes,
         values=values,
+        coarse=coarse,
         num_runs=num_runs,
     )
 
@@ -218,7 +231,11 @@ def _answer(table: Table, search: Search, params: Mapping[str, Any], finished: S
 
 def check_live(table: Table, scenario: Scenario) -> None:
     """One point, drawn by the table's own fingerprint, evaluated now."""
-    points = [point for point, value in zip(table.points(), table.values, strict=True) if value is not None]
+    points = [
+        point
+        for number, (point, value) in enumerate(zip(table.points(), table.values, strict=True))
+        if value is not None and number not in table.coarse
+    ]
     point = points[int(table.fingerprint[:8], 16) % len(points)]
     expected = table.value(point)
     found = _winning_value(evaluate_trial(scenario, point, None, None, RateHints(start_per_s=expected)))
