@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from workbench.loadgen.target import Progress
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -35,3 +40,13 @@ def metric(name: str, value: float | None) -> str:
 def params(values: Any) -> str:
     """`a=1 b=2`."""
     return " ".join(f"{name}={number(value)}" for name, value in values.items())
+
+
+@contextmanager
+def run_status(text: str) -> Iterator[Callable[[Progress], None]]:
+    """A line that follows a run; `text` until the first news."""
+    with err.status(text) as status:
+        yield lambda progress: status.update(
+            f"{progress.elapsed_s:6.1f} s: {progress.num_ended} of {progress.num_requests} requests ended, "
+            f"{progress.num_output_tokens} tokens"
+        )

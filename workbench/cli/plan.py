@@ -36,6 +36,16 @@ def plan_command(
         typer.Option("--set", metavar="A.B=C", help="Override a value of the scenario, engine.max_num_seqs=64."),
     ] = None,
     no_alternatives: Annotated[bool, typer.Option("--no-alternatives", help="Leave out the comparison.")] = False,
+    check: Annotated[
+        Path | None, typer.Option(metavar="PLAN", help="Replay a written plan against --endpoint; exit 1 if it fails.")
+    ] = None,
+    endpoint: Annotated[str | None, typer.Option(metavar="URL", help="With --check: what was deployed.")] = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="With --check: replicas behind the address; the load goes with it.")
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --check: environment variable that holds the key.")
+    ] = None,
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as YAML for export.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -47,6 +57,21 @@ def plan_command(
     from workbench.services.plan import plan
     from workbench.services.plan_question import PlanQuestion
 
+    if check is not None or endpoint is not None:
+        from workbench.cli.plan_check import check_command
+
+        given = {"SCENARIO": scenario, "--gpu": gpu, "--trace": trace, "--rate": rate, "--slo": slo, "--write": write}
+        check_command(
+            check,
+            endpoint,
+            given,
+            model=model,
+            api_key_env=api_key_env,
+            replicas=replicas,
+            overrides=overrides or [],
+            as_json=as_json,
+        )
+        return
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise typer.BadParameter(f"--rate: must be over 0 (got {rate:g})")
     found = plan(

@@ -7,8 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from workbench.cli.console import err, metric, number, out
-from workbench.loadgen.target import Progress
+from workbench.cli.console import err, metric, number, out, run_status
 from workbench.metrics.summary import LATENCY_METRICS, SCALAR_METRICS
 from workbench.scenario import load_scenario
 from workbench.services.evaluate import RunResult, run_scenario
@@ -18,15 +17,8 @@ from workbench.services.runs import check_writable, store_next
 def run_command(scenario: Path, *, overrides: list[str], parent: Path, as_json: bool) -> None:
     loaded = load_scenario(scenario, overrides)
     check_writable(parent)
-    with err.status("starting the engine") as status:
-
-        def on_progress(progress: Progress) -> None:
-            status.update(
-                f"{progress.elapsed_s:6.1f} s: {progress.num_ended} of {progress.num_requests} requests ended, "
-                f"{progress.num_output_tokens} tokens"
-            )
-
-        result = run_scenario(loaded, on_progress=on_progress)
+    with run_status("starting the engine") as report:
+        result = run_scenario(loaded, on_progress=report)
     directory = store_next(parent, loaded.name, result)
     if as_json:
         from workbench.cli.main import print_json
