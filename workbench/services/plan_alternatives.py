@@ -15,8 +15,9 @@ from engine.errors import ConfigError
 from workbench.capacity.cost import cost_of
 from workbench.capacity.figures import Figure, speed_error
 from workbench.metrics.summary import summarize
+from workbench.scenario.fleet import PoolSpec
 from workbench.scenario.schema import Scenario
-from workbench.scenario.target import PoolSpec, SimulatedTarget
+from workbench.scenario.target import SimulatedTarget
 from workbench.services.plan_fleet import guess_of
 from workbench.services.plan_probe import CapacityProber, p95s, policy_of
 from workbench.services.targets import build_target

@@ -19,6 +19,9 @@ _POINTS = 128
 class Load(Protocol):
     """What the router sees of a replica."""
 
+    slot: int
+    """Its place in the pool, which it keeps while others come and go."""
+
     @property
     def num_open(self) -> int:
         """Requests sent there that have not ended."""
@@ -75,7 +78,7 @@ class LeastKv:
 
 class PrefixHash:
     """Consistent hashing with bounded load (Mirrokni, Thorup, Zadimoghaddam, 2018): the first replica clockwise from
-    the key that has fewer than `bound` times the mean of open requests."""
+    the key that is there and has fewer than `bound` times the mean of open requests."""
 
     def __init__(self, num_replicas: int, bound: float) -> None:
         self._bound = bound
@@ -86,11 +89,12 @@ class PrefixHash:
 
     def choose(self, loads: Sequence[Load], key: bytes) -> int:
         most = math.ceil(self._bound * (sum(load.num_open for load in loads) + 1) / len(loads))
+        there = {load.slot: i for i, load in enumerate(loads)}
         start = bisect_right(self._places, _place(key))
         for step in range(len(self._owners)):
-            owner = self._owners[(start + step) % len(self._owners)]
-            if loads[owner].num_open < most:
-                return owner
+            index = there.get(self._owners[(start + step) % len(self._owners)])
+            if index is not None and loads[index].num_open < most:
+                return index
         raise AssertionError("a bound of at least the mean leaves room somewhere")
 
 
