@@ -59,6 +59,7 @@ class RunResult:
             "workload_fingerprint": self.workload.fingerprint,
             "workload": self.workload.summary.to_dict(),
             "notes": list(self.record.notes),
+            "fleet": None if self.record.fleet is None else dict(self.record.fleet),
         }
 
 
@@ -112,6 +113,7 @@ def assess(
             declares_sharing=workload.declares_sharing,
             is_steady=is_steady(scenario, workload),
             has_concurrency_cap=workload.max_concurrency is not None,
+            prefers_low_latency=scenario.search is not None and not scenario.search.maximize,
         ),
     )
     return RunResult(

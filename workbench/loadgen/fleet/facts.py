@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.executor.simulated import SimulatedExecutor
@@ -15,8 +15,12 @@ _REASONS = {
     "queue_limit": "over the queue limit (429)",
     "deadline_foreseen": "would have waited past the deadline (503)",
     "deadline_passed": "waited past the deadline (504)",
-    "unroutable": "nobody takes it",
+    "too_long": "too long for every pool",
+    "nobody_up": "while no replica was up (503)",
+    "lost": "lost with a failed replica (502)",
 }
+_BY_DESIGN = tuple(reason for reason in _REASONS if reason != "too_long")
+"""What the scenario asks for by its limits and failures."""
 
 
 def fleet_facts(run: FleetRun) -> dict[str, Any]:
@@ -31,7 +35,8 @@ def fleet_facts(run: FleetRun) -> dict[str, Any]:
         "most_replicas": max(up for _, up, _ in run.upkeep.census.counts),
         "mean_replicas": rented_s / end_s if end_s > 0 else None,
         "replica_seconds": rented_s,
-        "refused": dict(sorted(run.door.counts.items())),
+        "turned_away": {reason: run.door.counts[reason] for reason in _REASONS if run.door.counts[reason]},
+        "num_by_design": sum(run.door.counts[reason] for reason in _BY_DESIGN),
         "num_retried": len(run.retries),
         "num_retries": sum(run.retries.values()),
         "failures": [
@@ -41,6 +46,9 @@ def fleet_facts(run: FleetRun) -> dict[str, Any]:
         "failures_unmet": [{"replica": each.replica, "at_s": each.at_s} for each in run.upkeep.unmet],
         "transfers": _transfers(run, end_s),
     }
+
+
+_MOST_SHOWN = 12
 
 
 def _replica(pool: Pool, place: Place) -> dict[str, Any]:
@@ -79,12 +87,17 @@ def _transfers(run: FleetRun, end_s: float) -> dict[str, Any] | None:
     }
 
 
+def _pairs(counts: Sequence[Sequence[float]]) -> Iterator[tuple[Sequence[float], Sequence[float] | None]]:
+    """Each with the one before."""
+    return zip(counts, [None, *counts[:-1]], strict=True)
+
+
 def fleet_notes(facts: Mapping[str, Any], routing: str) -> Iterator[str]:
     """Lines for a reader."""
     sent = ", ".join(f"{each['name']} {each['num_requests']}" for each in facts["replicas"])
     yield f"requests per replica ({routing}): {sent}"
-    if facts["refused"]:
-        parts = ", ".join(f"{number} {_REASONS[reason]}" for reason, number in facts["refused"].items())
+    if facts["turned_away"]:
+        parts = ", ".join(f"{number} {_REASONS[reason]}" for reason, number in facts["turned_away"].items())
         yield f"turned away: {parts}; attainment and goodput count them as missed, latencies leave them out"
     for each in facts["failures"]:
         back = "and stays away" if each["back_s"] is None else f"is back, empty, at {each['back_s']:.1f} s"
@@ -93,9 +106,10 @@ def fleet_notes(facts: Mapping[str, Any], routing: str) -> Iterator[str]:
         yield f"{facts['num_retried']} requests were sent again after a failure, {facts['num_retries']} times in all"
     for each in facts["failures_unmet"]:
         yield f"the failure of replica {each['replica']} at {each['at_s']:g} s met nobody: not up, or after the end"
+    changes = [(each[0], each[1]) for each, before in _pairs(facts["counts"]) if before is None or each[1] != before[1]]
     if len(facts["counts"]) > 1:
-        steps = ", ".join(f"{up} ({when_s:.0f} s)" for when_s, up, _ in facts["counts"][:12])
-        more = ", ..." if len(facts["counts"]) > 12 else ""
+        steps = ", ".join(f"{up} ({when_s:.0f} s)" for when_s, up in changes[:_MOST_SHOWN])
+        more = ", ..." if len(changes) > _MOST_SHOWN else ""
         yield (
             f"replicas up: {steps}{more}; at most {facts['most_replicas']}, "
             f"{facts['replica_seconds']:,.0f} replica-seconds in all (mean {facts['mean_replicas']:.2f})"

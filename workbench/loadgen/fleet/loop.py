@@ -57,6 +57,7 @@ class FleetRun:
         self.stopped: str | None = None
         self._questions = Questions(len(workload))
         self._num_open = self._num_events = 0
+        self._sent_s = 0.0  # when the latest arrival was let in
         self._open_until: list[float] = []  # heap: ends known already that lie after the last arrival
 
     def _pools(self, seed: int) -> list[Pool]:
@@ -123,6 +124,7 @@ class FleetRun:
         due_s, ends = self.pacing.next_due_s(), self._open_until
         if due_s is None:
             return math.inf
+        due_s = max(due_s, self._sent_s)
         while ends and ends[0] <= due_s:
             heappop(ends)
         if self._num_open + len(ends) < self.cap:
@@ -161,17 +163,14 @@ class FleetRun:
 
     def _arrive(self, now_s: float) -> None:
         row, arrival_s = self.pacing.take()
+        self._sent_s = now_s
         self._num_events += 1
         self.seen.issue(row, arrival_s, now_s)
         self._num_open += 1
         refusal = self.door.find_rate_refusal(row, now_s)
         replica = None if refusal is not None else self._choose(row, now_s)
         if refusal is None:
-            refusal = (
-                self.door.refuse("unroutable", self._why_nobody(row))
-                if replica is None
-                else self.door.find_queue_refusal(replica, now_s)
-            )
+            refusal = self._refuse_unrouted(row) if replica is None else self.door.find_queue_refusal(replica, now_s)
         if refusal is not None or replica is None:
             self.seen.end(row, Outcome.REJECTED, refusal)
             self._leave(row, now_s)
@@ -186,11 +185,12 @@ class FleetRun:
         length = int(self.workload.num_prompt_tokens[row])
         return next((pool for pool in self._entrances if length <= pool.max_input_tokens), None)
 
-    def _why_nobody(self, row: int) -> str:
+    def _refuse_unrouted(self, row: int) -> str:
         pool = self._pool_of(row)
-        if pool is None:
-            return f"no pool takes a prompt of {int(self.workload.num_prompt_tokens[row])} tokens"
-        return f"503: no {pool.name} is up"
+        if pool is not None:
+            return self.door.refuse("nobody_up", f"503: no {pool.name} is up")
+        length = int(self.workload.num_prompt_tokens[row])
+        return self.door.refuse("too_long", f"no pool takes a prompt of {length} tokens")
 
     def send(
         self, row: int, replica: Replica, now_s: float, *, arrival_s: float | None = None, num_computed: int = 0
@@ -229,7 +229,7 @@ class FleetRun:
         replica = self._choose(row, now_s) if may_retry else None
         if replica is None:
             why = f"{reason} after {num_tokens} tokens" + ("; nobody else is up" if may_retry else "")
-            self.seen.end(row, Outcome.FAILED, f"502: {why}")
+            self.seen.end(row, Outcome.FAILED, self.door.refuse("lost", f"502: {why}"))
             self._leave(row, now_s)
             return
         self.retries[row] += 1

@@ -17,6 +17,7 @@ _OPEN = {
     "classes": [{"name": "chat", "count": 120, "input_tokens": 600, "output_tokens": 80}],
 }
 _CLOSED = _OPEN | {"arrivals": {"kind": "closed_loop", "concurrency": 6}}
+_CAPPED = _OPEN | {"max_concurrency": 5}
 _TURNS = {
     "arrivals": {"kind": "poisson", "rate": 4},
     "classes": [
@@ -37,12 +38,22 @@ def _run(workload: dict[str, Any], **target: Any) -> RunResult:
     return run_scenario(parse_scenario(json.dumps(document)))
 
 
-@pytest.mark.parametrize("workload", [_OPEN, _CLOSED], ids=["open", "closed"])
-def test_fleet_of_one_gives_the_run_of_the_engine_alone(workload: dict[str, Any]) -> None:
-    alone, fleet = _run(workload).record, _run(workload, queue_limit=10_000).record
+_IDLE_FEATURES = {
+    "rate_limit": {"requests_per_s": 1e6, "burst": 1000},
+    "deadline_s": 1e6,
+    "autoscaling": {"max_replicas": 1, "interval_s": 0.5},
+    "failures": [{"replica": 0, "at_s": 1e6}],
+}
 
-    assert np.array_equal(fleet.requests.token_times_s, alone.requests.token_times_s)
-    assert np.array_equal(fleet.requests.first_scheduled_s, alone.requests.first_scheduled_s)
+
+@pytest.mark.parametrize("features", [{"queue_limit": 10_000}, _IDLE_FEATURES], ids=["queue_limit", "all that idle"])
+@pytest.mark.parametrize("workload", [_OPEN, _CLOSED, _CAPPED, _TURNS], ids=["open", "closed", "capped", "turns"])
+def test_fleet_of_one_gives_the_run_of_the_engine_alone(workload: dict[str, Any], features: dict[str, Any]) -> None:
+    alone, fleet = _run(workload).record, _run(workload, **features).record
+
+    assert fleet.requests.request_ids == alone.requests.request_ids
+    for name in ("arrival_s", "sent_s", "first_scheduled_s", "token_times_s", "num_cached_tokens", "outcome"):
+        assert np.array_equal(getattr(fleet.requests, name), getattr(alone.requests, name)), name
     assert np.array_equal(fleet.steps.end_s, alone.steps.end_s)
     assert fleet.duration_s == alone.duration_s
 
