@@ -76,7 +76,7 @@ def _transfers(run: FleetRun, end_s: float) -> dict[str, Any] | None:
     if run.handoff is None:
         return None
     link = run.handoff.link
-    count = max(link.num_transfers, 1)
+    count = max(link.num_transfers, 1)  # of none, everything is 0
     senders = sum(len(pool.places) for pool in run.pools if pool.role == "prefill")
     return {
         "num": link.num_transfers,
@@ -115,7 +115,7 @@ def fleet_notes(facts: Mapping[str, Any], routing: str) -> Iterator[str]:
             f"{facts['replica_seconds']:,.0f} replica-seconds in all (mean {facts['mean_replicas']:.2f})"
         )
     moved = facts["transfers"]
-    if moved is not None:
+    if moved is not None and moved["num"]:
         yield (
             f"KV transfers: {moved['num']}, {moved['bytes'] / 1e9:.3g} GB, {moved['mean_s'] * 1e3:.3g} ms each after "
             f"{moved['mean_wait_s'] * 1e3:.3g} ms of waiting for the link, which was busy {moved['link_busy']:.1%}"

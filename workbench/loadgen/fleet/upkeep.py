@@ -76,7 +76,7 @@ class Upkeep:
         if place.state not in (State.UP, State.DRAINING):
             return
         engine = place.engine
-        if engine.is_busy and engine.now_s > now_s:  # in a step: at its end
+        if engine.now_s > now_s:  # in a step: at its end
             self._calendar.add(engine.now_s, partial(self._fail, failure))
             return
         after_s = failure.restart_after_s if place.state is State.UP else None
