@@ -144,6 +144,8 @@ class RunFacts:
     window_s: tuple[float, float]
     """The part of the run that was measured."""
     num_recomputed_tokens: int | None
+    replica_counts: Sequence[tuple[float, int, int]] = ()
+    """Of a fleet that changed: (from when on, up, starting); empty otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,7 @@ def run_facts(name: str, info: Mapping[str, Any], record: RunRecord) -> RunFacts
         timeline=timeline_of(record.steps),
         window_s=(window.start_s, window.end_s),
         num_recomputed_tokens=None if binding is None else binding.recomputed_tokens,
+        replica_counts=_replica_counts(record),
     )
 
 
@@ -105,6 +106,11 @@ def _limits(scenario: Mapping[str, Any], table: RequestTable, window: Window) ->
             for index, result in enumerate(together)
         ]
     return tuple(found)
+
+
+def _replica_counts(record: RunRecord) -> tuple[tuple[float, int, int], ...]:
+    counts = () if record.fleet is None else record.fleet["counts"]
+    return tuple((float(when_s), int(up), int(starting)) for when_s, up, starting in counts) if len(counts) > 1 else ()
 
 
 def timeline_of(steps: StepTable, num_spans: int = NUM_SPANS) -> Timeline | None:

@@ -17,8 +17,9 @@ Interval = Annotated[Duration, Field(ge=0.1)]
 class Autoscaling(Spec):
     """Replicas follow the queue, as Kubernetes' HorizontalPodAutoscaler does on a metric of the pods.
 
-    Every `interval_s` the number wanted is ceil(waiting requests / waiting_per_replica), within min and max. More are
-    started at once; fewer only when no look within `scale_down_after_s` wanted more.
+    Every `interval_s` the number wanted is ceil(waiting requests / waiting_per_replica), within min and max. All that
+    are missing are started at once; one is let go when no look within `scale_down_after_s` wanted it, and the next no
+    sooner than that again.
     """
 
     min_replicas: Count = 1

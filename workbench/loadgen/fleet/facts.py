@@ -35,7 +35,7 @@ def fleet_facts(run: FleetRun) -> dict[str, Any]:
         "most_replicas": max(up for _, up, _ in run.upkeep.census.counts),
         "mean_replicas": rented_s / end_s if end_s > 0 else None,
         "replica_seconds": rented_s,
-        "turned_away": {reason: run.door.counts[reason] for reason in _REASONS if run.door.counts[reason]},
+        "not_served": {reason: run.door.counts[reason] for reason in _REASONS if run.door.counts[reason]},
         "num_by_design": sum(run.door.counts[reason] for reason in _BY_DESIGN),
         "num_retried": len(run.retries),
         "num_retries": sum(run.retries.values()),
@@ -96,9 +96,9 @@ def fleet_notes(facts: Mapping[str, Any], routing: str) -> Iterator[str]:
     """Lines for a reader."""
     sent = ", ".join(f"{each['name']} {each['num_requests']}" for each in facts["replicas"])
     yield f"requests per replica ({routing}): {sent}"
-    if facts["turned_away"]:
-        parts = ", ".join(f"{number} {_REASONS[reason]}" for reason, number in facts["turned_away"].items())
-        yield f"turned away: {parts}; attainment and goodput count them as missed, latencies leave them out"
+    if facts["not_served"]:
+        parts = ", ".join(f"{number} {_REASONS[reason]}" for reason, number in facts["not_served"].items())
+        yield f"not served: {parts}; attainment and goodput count them as missed, latencies leave them out"
     for each in facts["failures"]:
         back = "and stays away" if each["back_s"] is None else f"is back, empty, at {each['back_s']:.1f} s"
         yield f"{each['replica']} failed at {each['at_s']:.1f} s with {each['num_requests']} requests in it, {back}"

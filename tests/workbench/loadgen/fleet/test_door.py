@@ -25,7 +25,7 @@ _OVERLOAD = {
 
 def _reasons(result: RunResult) -> dict[str, int]:
     assert result.record.fleet is not None
-    return dict(result.record.fleet["turned_away"])
+    return dict(result.record.fleet["not_served"])
 
 
 def test_token_bucket_lets_its_burst_and_then_its_rate_through() -> None:

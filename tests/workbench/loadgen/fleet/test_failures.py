@@ -81,7 +81,7 @@ def test_retry_of_unstarted_requests_alone_fails_the_streams(run_fleet: RunFleet
     table, fleet = result.record.requests, result.record.fleet
     assert fleet is not None
     lost = table.outcome == Outcome.FAILED
-    assert lost.sum() == fleet["turned_away"]["lost"] > 0
+    assert lost.sum() == fleet["not_served"]["lost"] > 0
     assert (table.num_output_tokens[lost] > 0).all()
     assert lost.sum() + fleet["num_retries"] == fleet["failures"][0]["num_requests"]
     assert all(message.startswith("502: replica-1 failed after") for message in table.errors.values())

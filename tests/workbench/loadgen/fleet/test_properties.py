@@ -134,7 +134,7 @@ def test_fleet_of_any_kind_ends_every_request_once_and_keeps_its_books(
     assert all(table.num_output_tokens[i] == wanted[table.request_ids[i]] for i in np.flatnonzero(done))
     assert not list(find_violations(record))
     # Who did not complete was turned away for a reason that is counted.
-    assert sum(fleet["turned_away"].values()) == (~done).sum()
+    assert sum(fleet["not_served"].values()) == (~done).sum()
     assert sum(each["num_output_tokens"] for each in fleet["replicas"]) == table.num_output_tokens.sum()
     # Engines that live hold nothing any more, and dead ones took no step after their failure.
     for engine_left in run.upkeep.engines():

@@ -45,12 +45,15 @@ def test_autoscaler_wants_enough_for_the_queue_within_its_limits() -> None:
     assert scaler.num_wanted(3.0, 500, 2) == 4
 
 
-def test_autoscaler_gives_up_replicas_only_when_no_look_in_the_window_wanted_them() -> None:
+def test_autoscaler_lets_one_go_when_no_look_in_the_window_wanted_it_and_the_next_as_much_later() -> None:
     scaler = _scaler()
 
     assert scaler.num_wanted(1.0, 20, 1) == 4
     assert [scaler.num_wanted(when_s, 0, 4) for when_s in (2.0, 3.0, 4.0, 5.0, 6.0)] == [4] * 5
-    assert scaler.num_wanted(7.0, 0, 4) == 1
+    assert scaler.num_wanted(7.0, 0, 4) == 3
+    assert [scaler.num_wanted(when_s, 0, 3) for when_s in (8.0, 9.0, 10.0, 11.0)] == [3] * 4
+    assert scaler.num_wanted(12.0, 0, 3) == 2
+    assert scaler.num_wanted(13.0, 15, 2) == 3
 
 
 def test_autoscaling_in_a_rush_adds_replicas_after_their_start_up_and_lets_them_go(run_fleet: RunFleet) -> None:
