@@ -66,9 +66,7 @@ def rent_of(gpu: GpuSpec, gpu_seconds: float, prices: Mapping[str, float]) -> di
     return {
         "gpu_hours": _digits(hours),
         "usd": None if price is None else _digits(price.per_hour * hours),
-        "source": "no price in the catalogue"
-        if price is None
-        else f"${price.per_hour:g} per GPU and hour, {price.source}",
+        "source": source,
     }
 
 

@@ -114,6 +114,8 @@ class Timeline:
     num_blocks: int
     """Blocks in the pool."""
     num_steps: int
+    num_engines: int = 1
+    """Whose requests, blocks and steps these are, together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

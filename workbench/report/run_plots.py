@@ -156,7 +156,7 @@ def _replicas(panel: Axes, counts: Sequence[tuple[float, int, int]], end_s: floa
 def _caps(axes: Sequence[Axes], run: RunFacts) -> None:
     """The limits that a series comes near to."""
     line = run.timeline
-    if line is None:
+    if line is None or line.num_engines > 1:  # the limits are each engine's
         return
     for panel, values, name in (
         (axes[0], line.running, "max_num_seqs"),
