@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from workbench.scenario.base import Count, Duration, DurationOrZero, NonNegative, Positive, Spec, WholeNumber, problem
 
 RoutingName = Literal["random", "round_robin", "least_loaded", "least_kv", "prefix_hash"]
 RetryPolicy = Literal["all", "unstarted", "none"]
 Interval = Annotated[Duration, Field(ge=0.1)]
+Replicas = Annotated[Count, Field(le=1024)]
+"""Each is an engine of its own in memory."""
+
+
+def _name_or_number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, str)) or (isinstance(value, int) and value < 0):
+        raise problem("", "must be a replica's number, counted from 0, or its name, such as replica-1")
+    return value
+
+
+ReplicaId = Annotated[int | str, BeforeValidator(_name_or_number, json_schema_input_type=int | str)]
 
 
 class Autoscaling(Spec):
@@ -22,8 +33,8 @@ class Autoscaling(Spec):
     sooner than that again.
     """
 
-    min_replicas: Count = 1
-    max_replicas: Count
+    min_replicas: Replicas = 1
+    max_replicas: Replicas
     waiting_per_replica: Positive = 5.0
     """Waiting requests that one replica may have."""
     start_up_s: DurationOrZero = 120.0
@@ -44,7 +55,7 @@ class PoolSpec(Spec):
     """Replicas that serve requests of some lengths, or one half of every request, only."""
 
     name: Annotated[str, Field(min_length=1)]
-    replicas: Count = 1
+    replicas: Replicas = 1
     max_input_tokens: Count | None = None
     """Longest prompt that belongs here; null = whatever no other pool takes."""
     role: Literal["prefill", "decode"] | None = None
@@ -76,7 +87,7 @@ class RateLimit(Spec):
 class Failure(Spec):
     """A replica goes away with its KV cache and everything in it, at the end of the step that it is in."""
 
-    replica: WholeNumber | str
+    replica: ReplicaId
     """Its number, counted from 0 through the pools as listed, or its name (replica-1; in a pool: NAME-1)."""
     at_s: DurationOrZero
     """From the start of the run."""
@@ -97,7 +108,9 @@ def check_pools(pools: Sequence[PoolSpec], link: Link | None) -> None:
             raise problem("pools", "must have different max_input_tokens, and at most one none (null)")
         return
     if sorted(roles) != ["decode", "prefill"] or len(roles) < len(pools):
-        raise problem("pools", "must be one of role prefill and one of role decode where any has a role")
+        raise problem(
+            "pools", "must be one of role prefill and one of role decode where any has a role. Add the other one"
+        )
     for number, pool in enumerate(pools):
         if pool.max_input_tokens is not None:
             raise problem(f"pools.{number}.max_input_tokens", "excludes role: every prompt is prefilled. Remove it")

@@ -15,6 +15,7 @@ from workbench.scenario.fleet import (
     Link,
     PoolSpec,
     RateLimit,
+    Replicas,
     RetryPolicy,
     RoutingName,
     check_failures,
@@ -43,7 +44,7 @@ class SimulatedTarget(Spec):
     """Of the weights; null = bfloat16."""
     kv_cache_dtype: Literal["fp8"] | None = None
     """Of the KV cache; null = bfloat16."""
-    replicas: Count = 1
+    replicas: Replicas = 1
     """Engines of this kind behind one router."""
     routing: RoutingName = "round_robin"
     """How the router chooses among the replicas of a pool."""
@@ -73,6 +74,11 @@ class SimulatedTarget(Spec):
     def is_fleet(self) -> bool:
         """There is a router in front."""
         return self.replicas > 1 or bool(self.pools or self.failures) or self.refuses or self.autoscaling is not None
+
+    @property
+    def num_replicas(self) -> int:
+        """Asked for, in all pools."""
+        return sum(pool.replicas for pool in self.pools) if self.pools else self.replicas
 
     @property
     def refuses(self) -> bool:

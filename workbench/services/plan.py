@@ -232,9 +232,14 @@ def _target(scenario: Scenario) -> SimulatedTarget:
 
 def _warnings(task: Task) -> list[str]:
     span_s = len(task.workload) / task.rate_per_s
+    found = []
+    if task.left_out:
+        names = ", ".join(f"target.{name}" for name in task.left_out)
+        found.append(f"a plan is of equal replicas that serve everybody: {names} left out. `workbench run` has them")
     if span_s >= SHORT_S:
-        return []
+        return found
     return [
+        *found,
         f"the workload's {len(task.workload)} requests last {span_s:.0f} s at {task.rate_per_s:g}/s: too short to "
-        "show a steady state. Give more requests (a longer trace, or loop)"
+        "show a steady state. Give more requests (a longer trace, or loop)",
     ]

@@ -19,6 +19,17 @@ from workbench.workload.rate import arrival_rate
 from workbench.workload.records import ModelLimits, Workload
 
 _LEN_STEP = 1024
+_OF_THE_FLEET = (
+    "replicas",
+    "pools",
+    "link",
+    "autoscaling",
+    "failures",
+    "queue_limit",
+    "rate_limit",
+    "deadline_s",
+)
+"""What stands in front of the instance that is planned, or happens to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +60,8 @@ class Task:
     """On one instance."""
     workload: Workload
     rate_per_s: float
+    left_out: tuple[str, ...] = ()
+    """Keys of the target that a plan of equal replicas does without."""
 
 
 def task_of(question: PlanQuestion) -> Task:
@@ -72,8 +85,12 @@ def task_of(question: PlanQuestion) -> Task:
         length = min(spec.max_position, math.ceil((longest + 1) / _LEN_STEP) * _LEN_STEP)
         scenario = scenario.model_copy(update={"engine": {**scenario.engine, "max_model_len": length}})
     rate = known if question.rate_per_s is None else question.rate_per_s
-    single = target.model_copy(update={"replicas": 1, "pools": (), "queue_limit": None})
-    return Task(scenario=scenario.model_copy(update={"target": single}), workload=workload, rate_per_s=rate)
+    plain = type(target)(kind="simulated", gpu=target.gpu)
+    single = target.model_copy(update={name: getattr(plain, name) for name in _OF_THE_FLEET})
+    left_out = tuple(name for name in _OF_THE_FLEET if getattr(target, name) != getattr(single, name))
+    return Task(
+        scenario=scenario.model_copy(update={"target": single}), workload=workload, rate_per_s=rate, left_out=left_out
+    )
 
 
 def with_rate(scenario: Scenario, rate_per_s: float) -> Scenario:

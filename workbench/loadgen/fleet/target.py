@@ -75,6 +75,6 @@ class FleetTarget:
     def _fleet_facts(self) -> dict[str, Any]:
         spec, values = self.spec, self.spec.model_dump()
         return {
-            "replicas": sum(pool.replicas for pool in spec.pools) if spec.pools else spec.replicas,
+            "replicas": spec.num_replicas,
             **{name: values[name] for name in _FACTS},
         }
