@@ -138,18 +138,21 @@ class FleetRun:
         return first if first is not None and first.now_s < until_s else None
 
     def _step(self, replica: Replica, until_s: float) -> None:
-        if self.handoff is not None or not isinstance(self.pacing, OpenLoop) or self._num_open >= self.cap:
-            # What ends elsewhere may send something here: no further than the next one's clock.
-            others = (other.now_s for other in self.upkeep.engines() if other is not replica and other.is_busy)
-            until_s = min(until_s, min(others, default=until_s))
         try:
-            ends = replica.step(until_s)
+            ends = replica.step(min(until_s, self._word_s(replica)))
         except CoreBroken as broken:
             raise CoreBroken(replica.name) from broken.__cause__
         for end in ends:
             self._note(replica, end)
         if not replica.is_busy:
             self.upkeep.drained(replica)
+
+    def _word_s(self, replica: Replica) -> float:
+        """Until when nothing that ends elsewhere can send something here: as far as the clocks of the others are."""
+        others = [other for other in self.upkeep.engines() if other is not replica and other.is_busy]
+        if isinstance(self.pacing, OpenLoop) and self._num_open < self.cap:
+            others = [other for other in others if other.role == "prefill" and replica.role == "decode"]
+        return min((other.now_s for other in others), default=math.inf)
 
     def _note(self, replica: Replica, end: End) -> None:
         """An engine is done with a request; one whose prompt alone it had goes on elsewhere."""
