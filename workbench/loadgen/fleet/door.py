@@ -58,13 +58,19 @@ class Door:
         text = f"429: over {limit.requests_per_s:g} requests/s of {who}, burst {limit.burst}"
         return self.refuse("rate_limit", text)
 
+    def find_full(self, replica: Replica) -> str | None:
+        """Why a replica's queue is too long."""
+        limit, waiting = self._spec.queue_limit, replica.num_waiting
+        if limit is None or waiting == 0 or waiting < limit:
+            return None
+        text = f"429: {waiting} requests wait at {replica.name}, queue_limit is {limit}"
+        return self.refuse("queue_limit", text)
+
     def find_queue_refusal(self, replica: Replica, now_s: float) -> str | None:
         """Why a replica takes no more."""
-        limit, deadline_s = self._spec.queue_limit, self._spec.deadline_s
-        waiting = replica.num_waiting
-        if limit is not None and waiting > 0 and waiting >= limit:
-            text = f"429: {waiting} requests wait at {replica.name}, queue_limit is {limit}"
-            return self.refuse("queue_limit", text)
+        if (full := self.find_full(replica)) is not None:
+            return full
+        deadline_s = self._spec.deadline_s
         if deadline_s is not None and (expected_s := replica.expected_wait_s(now_s)) > deadline_s:
             text = f"503: about {expected_s:.3g} s to wait at {replica.name}, deadline_s is {deadline_s:g}"
             return self.refuse("deadline_foreseen", text)

@@ -49,6 +49,10 @@ class Handoff:
         self.link, self._pool, self._calendar, self._desk, self._drained = link, pool, calendar, desk, drained
         self._moves: dict[int, _Move] = {}
 
+    def least_waiting(self) -> Replica | None:
+        """The receiver with the shortest queue; None where nobody is up."""
+        return min(self._pool.serving, key=lambda replica: replica.num_waiting, default=None)
+
     def expect(self, row: int, sender: Replica, when_s: float) -> None:
         """A prompt will be done at a time that other replicas may not have reached."""
         sender.num_outgoing += 1

@@ -173,12 +173,18 @@ class FleetRun:
         refusal = self.door.find_rate_refusal(row, now_s)
         replica = None if refusal is not None else self._choose(row, now_s)
         if refusal is None:
-            refusal = self._refuse_unrouted(row) if replica is None else self.door.find_queue_refusal(replica, now_s)
+            refusal = self._refuse_unrouted(row) if replica is None else self._find_refusal(replica, now_s)
         if refusal is not None or replica is None:
             self.seen.end(row, Outcome.REJECTED, refusal)
             self._leave(row, now_s)
             return
         self.send(row, replica, now_s, arrival_s=arrival_s)
+
+    def _find_refusal(self, replica: Replica, now_s: float) -> str | None:
+        """Why a request is not let in: who would take it has too many, or everybody who would take it over."""
+        refusal = self.door.find_queue_refusal(replica, now_s)
+        receiver = None if refusal is not None or self.handoff is None else self.handoff.least_waiting()
+        return refusal if receiver is None else self.door.find_full(receiver)
 
     def _choose(self, row: int, now_s: float) -> Replica | None:
         pool = self._pool_of(row)

@@ -80,7 +80,10 @@ class Upkeep:
             self._calendar.add(engine.now_s, partial(self._fail, failure))
             return
         after_s = failure.restart_after_s if place.state is State.UP else None
-        place.fail(now_s, comes_back=after_s is not None)
+        if place.state is State.UP:
+            place.fail(now_s, comes_back=after_s is not None)
+        else:
+            place.stop(now_s)  # it was to go anyway
         engine.is_dead = True
         self._changed(place, now_s)
         back_s = None if after_s is None else now_s + after_s

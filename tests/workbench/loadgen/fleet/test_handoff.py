@@ -125,3 +125,19 @@ def test_handoff_survives_the_failure_of_either_side(run_fleet: RunFleet, name: 
     assert fleet["num_retries"] == fleet["failures"][0]["num_requests"] > 0
     assert (table.outcome == Outcome.COMPLETED).all()
     assert (table.num_output_tokens == 80).all()
+
+
+def test_handoff_to_a_full_decode_pool_refuses_at_the_door(run_fleet: RunFleet) -> None:
+    kind = {"name": "chat", "count": 200, "input_tokens": 100, "output_tokens": 200}
+    workload = {"arrivals": {"kind": "poisson", "rate": 40}, "classes": [kind]}
+    engine, link = {"max_num_seqs": 16}, {"bandwidth_gb_per_s": 25}
+
+    unbounded = run_fleet(workload, engine, pools=_POOLS, link=link)
+    limited = run_fleet(workload, engine, pools=_POOLS, link=link, queue_limit=4)
+
+    table = limited.record.requests
+    assert all("requests wait at decode-0, queue_limit is 4" in message for message in table.errors.values())
+    assert (table.outcome == Outcome.REJECTED).sum() > 50
+    assert limited.summary.overall.tpot_s.p95 is not None
+    assert unbounded.summary.overall.tpot_s.p95 is not None
+    assert limited.summary.overall.tpot_s.p95 < unbounded.summary.overall.tpot_s.p95 / 2.0
