@@ -21,7 +21,7 @@ from workbench.loadgen.fleet.link import Link
 from workbench.loadgen.fleet.place import Place
 from workbench.loadgen.fleet.pool import Pool
 from workbench.loadgen.fleet.replica import End, Replica, Role
-from workbench.loadgen.fleet.routing import router_of
+from workbench.loadgen.fleet.routing import prefix_key, router_of
 from workbench.loadgen.fleet.times import FleetTimes
 from workbench.loadgen.fleet.upkeep import Upkeep
 from workbench.loadgen.observation import Observation
@@ -265,13 +265,8 @@ class FleetRun:
         return self.num_known_tokens(row) >= min(longest, self.instance.resolved.max_model_len)
 
     def key(self, row: int) -> bytes:
-        """What routing by prefix goes by: the conversation, or how the prompt begins."""
-        if self.spec.routing != "prefix_hash":
-            return b""
-        session = int(self.workload.session_index[row])
-        if session >= 0:
-            return f"session {session}".encode()
-        return self.workload.prompt_token_ids(row)[: self.spec.prefix_tokens].tobytes()
+        """What routing by prefix goes by."""
+        return prefix_key(self.spec, self.workload, row)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from workbench.scenario.target import SimulatedTarget as FleetSpec
+from workbench.workload.records import Workload
 
 _POINTS = 128
 """Places of each replica on the hash ring."""
@@ -111,6 +112,16 @@ def router_of(spec: FleetSpec, num_replicas: int, seed: int) -> Router:
             return LeastKv()
         case "prefix_hash":
             return PrefixHash(num_replicas, spec.load_bound)
+
+
+def prefix_key(spec: FleetSpec, workload: Workload, row: int) -> bytes:
+    """What routing by prefix goes by: the conversation, or how the prompt begins; empty for other routings."""
+    if spec.routing != "prefix_hash":
+        return b""
+    session = int(workload.session_index[row])
+    if session >= 0:
+        return f"session {session}".encode()
+    return workload.prompt_token_ids(row)[: spec.prefix_tokens].tobytes()
 
 
 def _place(key: bytes) -> int:
