@@ -148,6 +148,8 @@ class RunFacts:
     num_recomputed_tokens: int | None
     replica_counts: Sequence[tuple[float, int, int]] = ()
     """Of a fleet that changed: (from when on, up, starting); empty otherwise."""
+    replicas: Sequence[Mapping[str, Any]] = ()
+    """Of a fleet: what each replica did; empty otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

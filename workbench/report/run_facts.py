@@ -46,6 +46,7 @@ def run_facts(name: str, info: Mapping[str, Any], record: RunRecord) -> RunFacts
         window_s=(window.start_s, window.end_s),
         num_recomputed_tokens=None if binding is None else binding.recomputed_tokens,
         replica_counts=_replica_counts(record),
+        replicas=() if record.fleet is None else tuple(record.fleet["replicas"]),
     )
 
 
