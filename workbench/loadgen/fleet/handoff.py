@@ -12,6 +12,9 @@ from workbench.loadgen.fleet.link import Link
 from workbench.loadgen.fleet.pool import Pool
 from workbench.loadgen.fleet.replica import Replica
 
+Drained = Callable[[Replica, float], None]
+"""Told of each replica that may have nothing to do any more, and when."""
+
 
 class Desk(Protocol):
     """Whoever answers for the requests of the fleet."""
@@ -45,7 +48,9 @@ class Handoff:
     """The receiver is chosen when the prompt is done. The sender's blocks are free from then on; the receiver takes its
     own when the cache is there and the scheduler admits the request."""
 
-    def __init__(self, link: Link, pool: Pool, calendar: Calendar, desk: Desk, drained: Callable[[Replica], None]):
+    def __init__(
+        self, link: Link, pool: Pool, calendar: Calendar, desk: Desk, drained: Callable[[Replica, float], None]
+    ):
         self.link, self._pool, self._calendar, self._desk, self._drained = link, pool, calendar, desk, drained
         self._moves: dict[int, _Move] = {}
 
@@ -58,17 +63,19 @@ class Handoff:
         sender.num_outgoing += 1
         self._calendar.add(when_s, partial(self._begin, row, sender))
 
-    def drop(self, engine: Replica) -> list[int]:
+    def drop(self, engine: Replica, now_s: float) -> list[int]:
         """An engine died; returns the rows whose KV was on its way from or to it."""
         lost = [move for move in self._moves.values() if engine in (move.sender, move.receiver)]
         for move in lost:
             self._end(move)
+            self._drained(move.sender, now_s)
         return [move.row for move in lost]
 
     def _begin(self, row: int, sender: Replica, now_s: float) -> None:
         receiver = None if sender.is_dead else self._pool.choose(now_s, self._desk.key(row))
         if receiver is None:
             sender.num_outgoing -= 1
+            self._drained(sender, now_s)
             self._desk.lose(row, now_s, f"{sender.name} failed" if sender.is_dead else f"no {self._pool.name} is up")
             return
         num_tokens = self._desk.num_known_tokens(row) - 1  # the KV of the token that came last is not computed yet
@@ -81,7 +88,7 @@ class Handoff:
             return  # lost on the way
         self._end(move)
         self._desk.send(move.row, move.receiver, now_s, num_computed=move.num_tokens)
-        self._drained(move.sender)
+        self._drained(move.sender, now_s)
 
     def _end(self, move: _Move) -> None:
         del self._moves[move.row]

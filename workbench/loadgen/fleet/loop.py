@@ -145,7 +145,7 @@ class FleetRun:
         for end in ends:
             self._note(replica, end)
         if not replica.is_busy:
-            self.upkeep.drained(replica)
+            self.upkeep.drained(replica, replica.now_s)
 
     def _word_s(self, replica: Replica) -> float:
         """Until when nothing that ends elsewhere can send something here: as far as the clocks of the others are."""
@@ -229,7 +229,7 @@ class FleetRun:
             text = f"504: waited {self.spec.deadline_s:g} s at {replica.name}, which is deadline_s"
             self.seen.end(row, Outcome.FAILED, self.door.refuse("deadline_passed", text))
             self._leave(row, now_s)
-            self.upkeep.drained(replica)
+            self.upkeep.drained(replica, now_s)
 
     def lose(self, row: int, now_s: float, reason: str) -> None:
         """What was computed for a request is gone: send it again where that is allowed and somebody is up."""
@@ -245,7 +245,7 @@ class FleetRun:
         self.send(row, replica, now_s)
 
     def _lose_all(self, engine: Replica, now_s: float) -> int:
-        rows = engine.lose() + ([] if self.handoff is None else self.handoff.drop(engine))
+        rows = engine.lose() + ([] if self.handoff is None else self.handoff.drop(engine, now_s))
         for row in rows:
             self.lose(row, now_s, f"{engine.name} failed")
         return len(rows)

@@ -50,11 +50,11 @@ class Upkeep:
         """Those that may have work."""
         return [place.engine for place in self.places if place.state in (State.UP, State.DRAINING)]
 
-    def drained(self, engine: Replica) -> None:
+    def drained(self, engine: Replica, now_s: float) -> None:
         """If it is to go and has nothing to do any more, it goes when its last step has ended."""
         place = self._place_of(engine)
         if place.state is State.DRAINING and engine.is_idle:
-            self._calendar.add(engine.now_s, partial(self._stop, place, engine))
+            self._calendar.add(max(now_s, engine.now_s), partial(self._stop, place, engine))
 
     def _place_of(self, engine: Replica) -> Place:
         return next(place for place in self.places if place.name == engine.name)
@@ -65,7 +65,7 @@ class Upkeep:
 
     def _stop(self, place: Place, engine: Replica, now_s: float) -> None:
         if place.state is State.DRAINING and place.engine is engine and engine.is_idle:
-            place.stop(max(now_s, engine.now_s if engine.num_sent else now_s))
+            place.stop(now_s)
             self._changed(place, now_s)
 
     # -- failures -----------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Upkeep:
         for place in pool.dispensable(now_s)[: max(-change, 0)]:
             if place.state is State.UP:
                 place.drain()
-                self.drained(place.engine)
+                self.drained(place.engine, now_s)
             else:
                 place.stop(now_s)
         if change:

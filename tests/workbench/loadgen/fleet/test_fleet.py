@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from workbench.loadgen.errors import RunFailed
 from workbench.metrics.records import Outcome
 from workbench.scenario.loader import parse_scenario
 from workbench.services.evaluate import RunResult, run_scenario
@@ -26,12 +27,12 @@ _TURNS = {
 }  # fmt: skip
 
 
-def _run(workload: dict[str, Any], **target: Any) -> RunResult:
+def _run(workload: dict[str, Any], engine: dict[str, Any] | None = None, **target: Any) -> RunResult:
     document = {
         "name": "fleet",
         "seed": 2,
         "model": "Qwen/Qwen2.5-7B-Instruct",
-        "engine": {"max_model_len": 4096},
+        "engine": {"max_model_len": 4096, **(engine or {})},
         "target": {"kind": "simulated", "gpu": "a100-80g-sxm", **target},
         "workload": workload,
     }
@@ -100,3 +101,15 @@ def test_fleet_steps_of_each_replica_end_one_after_the_other() -> None:
     assert len(parts) == 3
     assert sum(map(len, parts)) == len(steps)
     assert all((np.diff(part.end_s) >= 0.0).all() for part in parts)
+
+
+def test_fleet_whose_engine_breaks_names_the_replica_and_keeps_what_was_seen() -> None:
+    kind = {"name": "long", "count": 40, "input_tokens": 4000, "output_tokens": 8}
+    long = {"arrivals": {"kind": "all_at_once"}, "classes": [kind]}
+    full = {"gpu_memory_utilization": 0.999, "max_num_batched_tokens": 60_000}
+
+    with pytest.raises(RunFailed, match=r"replica-\d broke: OutOfMemory: out of memory in a step of") as broken:
+        _run(long, full, replicas=2)
+
+    assert len(broken.value.record.requests) == 40
+    assert (broken.value.record.requests.outcome == Outcome.UNFINISHED).any()

@@ -144,6 +144,8 @@ def test_fleet_of_any_kind_ends_every_request_once_and_keeps_its_books(
         assert engine_left.num_open == len(engine_left._open_until)
     most = len(run.upkeep.places)
     assert all(up >= 0 and up + starting <= most for _, up, starting in fleet["counts"])
+    times = [when_s for when_s, _, _ in fleet["counts"]]
+    assert times == sorted(times)
     if target["deadline_s"] is not None:
         waits = (table.first_scheduled_s - table.sent_s)[np.isfinite(table.first_scheduled_s)]
         assert (waits <= target["deadline_s"] + 1e-9).all()
