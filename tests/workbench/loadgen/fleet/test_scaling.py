@@ -82,6 +82,14 @@ def test_autoscaling_costs_less_than_its_most_replicas_all_the_time_and_more_tha
     assert 1.0 < fleet["mean_replicas"] < 4.0
     assert sum(each["rented_s"] for each in fleet["replicas"]) == pytest.approx(fleet["replica_seconds"])
     assert fleet["replicas"][0]["rented_s"] == pytest.approx(span_s)
+    # Paid for: all that were up or starting, and what drained for a while.
+    ends_s = [*(when_s for when_s, _, _ in fleet["counts"][1:]), span_s]
+    there = sum(
+        (up + starting) * (end_s - when_s)
+        for (when_s, up, starting), end_s in zip(fleet["counts"], ends_s, strict=True)
+    )
+    assert there <= fleet["replica_seconds"] + 1e-6
+    assert fleet["replica_seconds"] < there + 5.0
 
 
 def test_autoscaling_in_a_rush_waits_less_than_one_replica(run_fleet: RunFleet) -> None:
