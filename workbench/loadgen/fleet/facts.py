@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.executor.simulated import SimulatedExecutor
@@ -10,15 +9,16 @@ from workbench.loadgen.fleet.loop import FleetRun
 from workbench.loadgen.fleet.place import Place
 from workbench.loadgen.fleet.pool import Pool
 
-_REASONS = {
-    "rate_limit": "over the rate limit (429)",
-    "queue_limit": "over the queue limit (429)",
-    "deadline_foreseen": "would have waited past the deadline (503)",
-    "deadline_passed": "waited past the deadline (504)",
-    "too_long": "too long for every pool",
-    "nobody_up": "while no replica was up (503)",
-    "lost": "lost with a failed replica (502)",
-}
+_REASONS = (
+    "rate_limit",
+    "queue_limit",
+    "deadline_foreseen",
+    "deadline_passed",
+    "too_long",
+    "nobody_up",
+    "lost",
+)
+"""Why a request was not served."""
 _BY_DESIGN = tuple(reason for reason in _REASONS if reason != "too_long")
 """What the scenario asks for by its limits and failures."""
 
@@ -46,9 +46,6 @@ def fleet_facts(run: FleetRun) -> dict[str, Any]:
         "failures_unmet": [{"replica": each.replica, "at_s": each.at_s} for each in run.upkeep.unmet],
         "transfers": _transfers(run, end_s),
     }
-
-
-_MOST_SHOWN = 12
 
 
 def _replica(pool: Pool, place: Place) -> dict[str, Any]:
@@ -85,38 +82,3 @@ def _transfers(run: FleetRun, end_s: float) -> dict[str, Any] | None:
         "mean_s": link.sent_s / count,
         "link_busy": link.sent_s / (end_s * senders) if end_s > 0 else None,
     }
-
-
-def _pairs(counts: Sequence[Sequence[float]]) -> Iterator[tuple[Sequence[float], Sequence[float] | None]]:
-    """Each with the one before."""
-    return zip(counts, [None, *counts[:-1]], strict=True)
-
-
-def fleet_notes(facts: Mapping[str, Any], routing: str) -> Iterator[str]:
-    """Lines for a reader."""
-    sent = ", ".join(f"{each['name']} {each['num_requests']}" for each in facts["replicas"])
-    yield f"requests per replica ({routing}): {sent}"
-    if facts["not_served"]:
-        parts = ", ".join(f"{number} {_REASONS[reason]}" for reason, number in facts["not_served"].items())
-        yield f"not served: {parts}; attainment and goodput count them as missed, latencies leave them out"
-    for each in facts["failures"]:
-        back = "and stays away" if each["back_s"] is None else f"is back, empty, at {each['back_s']:.1f} s"
-        yield f"{each['replica']} failed at {each['at_s']:.1f} s with {each['num_requests']} requests in it, {back}"
-    if facts["num_retries"]:
-        yield f"{facts['num_retried']} requests were sent again after a failure, {facts['num_retries']} times in all"
-    for each in facts["failures_unmet"]:
-        yield f"the failure of replica {each['replica']} at {each['at_s']:g} s met nobody: not up, or after the end"
-    changes = [(each[0], each[1]) for each, before in _pairs(facts["counts"]) if before is None or each[1] != before[1]]
-    if len(facts["counts"]) > 1:
-        steps = ", ".join(f"{up} ({when_s:.0f} s)" for when_s, up in changes[:_MOST_SHOWN])
-        more = ", ..." if len(changes) > _MOST_SHOWN else ""
-        yield (
-            f"replicas up: {steps}{more}; at most {facts['most_replicas']}, "
-            f"{facts['replica_seconds']:,.0f} replica-seconds in all (mean {facts['mean_replicas']:.2f})"
-        )
-    moved = facts["transfers"]
-    if moved is not None and moved["num"]:
-        yield (
-            f"KV transfers: {moved['num']}, {moved['bytes'] / 1e9:.3g} GB, {moved['mean_s'] * 1e3:.3g} ms each after "
-            f"{moved['mean_wait_s'] * 1e3:.3g} ms of waiting for the link, which was busy {moved['link_busy']:.1%}"
-        )

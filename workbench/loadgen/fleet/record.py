@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from engine.step_log import StepLog
-from workbench.loadgen.fleet.facts import fleet_facts, fleet_notes
+from workbench.loadgen.fleet.facts import fleet_facts
 from workbench.loadgen.fleet.loop import FleetRun
+from workbench.loadgen.fleet.notes import fleet_notes
 from workbench.loadgen.observation import step_table
 from workbench.metrics.records import RunRecord, StepTable
 
