@@ -142,7 +142,7 @@ def test_priority_over_capacity_keeps_the_urgent_class_fast_on_every_replica() -
     ranked = _run(_RANKED, {"scheduling_policy": "priority"}, replicas=2)
 
     assert _p95_ttft(equal, "urgent") > 2.0
-    assert _p95_ttft(ranked, "urgent") < 0.5
+    assert _p95_ttft(ranked, "urgent") < _p95_ttft(equal, "urgent") / 3.0
     assert _p95_ttft(ranked, "bulk") > _p95_ttft(equal, "bulk")
 
 
@@ -152,8 +152,7 @@ def test_priority_with_prefill_and_decode_apart_is_kept_on_both_sides() -> None:
 
     ranked = _run(_RANKED, {"scheduling_policy": "priority"}, **split)
 
-    assert _p95_ttft(ranked, "urgent") < 0.5
-    assert _p95_ttft(ranked, "bulk") > 2.0
+    assert _p95_ttft(ranked, "urgent") < _p95_ttft(ranked, "bulk") / 3.0
 
 
 def _p95_ttft(result: RunResult, name: str) -> float:
