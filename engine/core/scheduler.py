@@ -486,7 +486,7 @@ class Scheduler:
             return offer
         hits, computed, num_new = offer
         self.waiting.pop()
-        self._count_lookup(request, computed if hits else 0)
+        self._count_lookup(request, len(hits) * self.blocks.block_size)
         self.blocks.admit(request, hits, computed, num_new)
         self.preemption.resume(request, plan.swap_in)
         request.num_computed_tokens = computed

@@ -59,5 +59,16 @@ def cost_of(gpu: GpuSpec, num_gpus: int, tokens_per_s: float, prices: Mapping[st
     }
 
 
+def rent_of(gpu: GpuSpec, gpu_seconds: float, prices: Mapping[str, float]) -> dict[str, Any]:
+    """What so much time of GPUs costs; `usd` is None without a price."""
+    price, hours = price_of(gpu, prices), gpu_seconds / 3600.0
+    source = "no price in the catalogue" if price is None else f"${price.per_hour:g} per GPU and hour, {price.source}"
+    return {
+        "gpu_hours": _digits(hours),
+        "usd": None if price is None else _digits(price.per_hour * hours),
+        "source": source,
+    }
+
+
 def _digits(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from workbench.cli.console import err, metric, number, out, run_status
+from workbench.cli.console import err, metric, number, out, run_status, seconds
 from workbench.metrics.summary import LATENCY_METRICS, SCALAR_METRICS
 from workbench.scenario import load_scenario
 from workbench.services.evaluate import RunResult, run_scenario
@@ -49,6 +50,8 @@ def render(result: RunResult) -> None:
         samples: list[Any] = [getattr(metrics, name).num_samples for metrics in columns.values()]
         table.add_row(f"{name} samples", *map(number, samples))
     out.print(table)
+    if result.record.fleet is not None:
+        out.print(_replicas(result.record.fleet))
     num_issued, num_measured = len(result.record.requests), result.summary.overall.num_requests
     if num_measured < num_issued:
         out.print(
@@ -64,3 +67,26 @@ def render(result: RunResult) -> None:
         out.print(f"{result.verdict.status.value}: {message}", markup=False)
     if result.summary.too_few:
         out.print(f"too few samples for: {', '.join(result.summary.too_few)}", markup=False)
+
+
+def _replicas(fleet: Mapping[str, Any]) -> Table:
+    """What each replica of a fleet did."""
+    table = Table(title="replicas", title_justify="left")
+    table.add_column("", no_wrap=True)
+    for name in ("requests", "tokens out", "busy", "hits", "preempted", "rented"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in fleet["replicas"]:
+        table.add_row(
+            each["name"],
+            number(each["num_requests"]),
+            f"{each['num_output_tokens']:,}",
+            _percent(each["busy"]),
+            _percent(each["prefix_hit_rate"]),
+            number(each["num_preemptions"]),
+            seconds(each["rented_s"]),
+        )
+    return table
+
+
+def _percent(share: float | None) -> str:
+    return number(None) if share is None else f"{share:.0%}"

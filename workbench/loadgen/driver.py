@@ -23,7 +23,7 @@ from workbench.loadgen.observation import Observation
 from workbench.loadgen.pacing import Pacing, pacing_of
 from workbench.loadgen.questions import Questions
 from workbench.loadgen.target import Progress, ProgressCallback
-from workbench.loadgen.token_times import StepTimes
+from workbench.loadgen.token_times import StepRecorder, StepTimes
 from workbench.metrics.records import Outcome, RunRecord, StopRule
 from workbench.workload.records import Workload
 
@@ -102,14 +102,18 @@ class Run:
         deadline_s: float | None = None,
         on_progress: ProgressCallback | None = None,
         stop: StopRule | None = None,
+        observed: tuple[Observation, StepRecorder] | None = None,
     ) -> None:
+        """`observed`: where to tell what happens, if others are told there too."""
         self.core, self.workload, self.clock = core, workload, clock
         self.deadline_s, self.on_progress, self.stop = deadline_s, on_progress, stop
         self.questions = Questions(len(workload))
         self.stopped: str | None = None
         self.pacing = pacing
-        self.times = StepTimes(len(workload))
-        self.seen = Observation(workload, self.times)
+        if observed is None:
+            times = StepTimes(len(workload))
+            observed = Observation(workload, times), times
+        self.seen, self.times = observed
         self.cap = workload.max_concurrency if workload.max_concurrency is not None else len(workload) + 1
         self.rows: dict[str, int] = {}  # open requests: id -> row
         self.unscheduled: dict[int, Request] = {}  # row -> request not yet part of a step, in order of sending
@@ -159,13 +163,18 @@ class Run:
     def send(self, row: int, arrival_s: float, sent_s: float) -> None:
         """Hand a row's request to the core."""
         self.seen.issue(row, arrival_s, sent_s)
-        request = self._request(row, self.start_s + arrival_s)
         try:
-            self.core.add_request(request)
+            self.hand_over(row, self._request(row, self.start_s + arrival_s))
         except RequestRefused as refusal:
             self.seen.end(row, Outcome.REJECTED, str(refusal))
             self.pacing.ended(self.now_s(), row)
-            return
+
+    def hand_over(self, row: int, request: Request) -> None:
+        """Queue a request in the core. Raises `RequestRefused`."""
+        try:
+            self.core.add_request(request)
+        except RequestRefused:
+            raise
         except Exception as error:
             raise CoreBroken from error
         self.rows[request.request_id] = row
@@ -216,12 +225,15 @@ class Run:
                 self.times.add(row, output.first_step, count)
                 seen.num_output_tokens += count
             if output.finish_reason is not None:
-                seen.num_cached_tokens[row] = output.num_cached_tokens
-                seen.num_preemptions[row] = output.num_preemptions
-                seen.finish(row, output.finish_reason)
                 self.unscheduled.pop(row, None)
                 del rows[output.request_id]
-                self.pacing.ended(now_s, row)
+                self._finish(row, output, output.finish_reason, now_s)
+
+    def _finish(self, row: int, output: RequestOutput, reason: str, now_s: float) -> None:
+        self.seen.num_cached_tokens[row] = output.num_cached_tokens
+        self.seen.num_preemptions[row] = output.num_preemptions
+        self.seen.finish(row, reason)
+        self.pacing.ended(now_s, row)
 
     def _note_first_scheduled(self, step_start_s: float) -> None:
         """A request that knows its prefix hit has been admitted; those that do not are still waiting.
@@ -243,7 +255,10 @@ class Run:
                 break
         for row in admitted:
             del self.unscheduled[row]
-            self.seen.first_scheduled_s[row] = step_start_s
+            self._begin(row, step_start_s)
+
+    def _begin(self, row: int, when_s: float) -> None:
+        self.seen.first_scheduled_s[row] = when_s
 
     def _is_over(self, now_s: float) -> bool:
         """The deadline has come, or the stop rule says so; it is asked when so many requests came or went."""

@@ -74,8 +74,10 @@ class FrontEnd:
         self._turns_until(now_s)
         entry_s = self._next_entry_s()
         if entry_s < math.inf and not self._core.has_unfinished():
-            # Never past a moment at which more may come, but always on.
-            self._clock.sleep_until(until_s if now_s < until_s < entry_s else entry_s)
+            # Never past a moment at which more may come, but always on: where another's first turn goes before, the
+            # entry is later than it seems.
+            wake_s = entry_s if entry_s > now_s or self._ready else self._next_turn()[1]
+            self._clock.sleep_until(until_s if now_s < until_s < wake_s else wake_s)
             now_s = max(self._clock.now(), now_s)
             self._turns_until(now_s)
         while self._ready and self._ready[0][0] <= now_s:
@@ -85,17 +87,21 @@ class FrontEnd:
     def _turns_until(self, now_s: float) -> None:
         """Take all turns that end by then."""
         while self._first or self._second:
-            is_first = not self._second or bool(self._first and self._first[0][0] <= self._second[0][0])
-            queue = self._first if is_first else self._second
-            end_s = max(self._free_s, queue[0][0]) + (self._first_s if is_first else self._second_s)
+            is_first, end_s = self._next_turn()
             if end_s > now_s:
                 return
-            _, request = queue.popleft()
+            _, request = (self._first if is_first else self._second).popleft()
             self._free_s = end_s
             if is_first:
                 self._second.append((end_s, request))
             else:
                 self._ready.append((end_s + self._delay_s, request))
+
+    def _next_turn(self) -> tuple[bool, float]:
+        """Is it a first one, and when does it end; somebody waits for one."""
+        is_first = not self._second or bool(self._first and self._first[0][0] <= self._second[0][0])
+        begin_s = max(self._free_s, (self._first if is_first else self._second)[0][0])
+        return is_first, begin_s + (self._first_s if is_first else self._second_s)
 
     def _next_entry_s(self) -> float:
         """Before this time, nothing enters the engine unless more arrives."""

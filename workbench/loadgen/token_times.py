@@ -34,6 +34,17 @@ class ListedTimes:
         return counts, np.array([time for each in times for time in each], dtype=np.float64)
 
 
+class StepRecorder(Protocol):
+    """What the driver tells of an engine's steps."""
+
+    step_end_s: array[float]
+    """When each step's tokens were there; the driver appends."""
+
+    def add(self, row: int, first_step: int, count: int) -> None:
+        """One token from each of `count` steps from `first_step` on."""
+        ...
+
+
 class StepTimes:
     """Tokens by the steps that gave them, in which they share their time: two numbers for an undisturbed request."""
 
@@ -54,6 +65,10 @@ class StepTimes:
             self._earlier.setdefault(row, []).append((first, before))
         self._first[row], self._count[row] = first_step, count
 
+    def num_tokens(self, row: int) -> int:
+        """Tokens of a row so far."""
+        return self._count[row] + sum(count for _, count in self._earlier.get(row, ()))
+
     def columns(self, rows: Sequence[int]) -> tuple[IntArray, FloatArray]:
         index = np.array(rows, dtype=np.int64)
         first, runs = np.array(self._first, dtype=np.int64)[index], np.array(self._count, dtype=np.int64)[index]
@@ -65,4 +80,7 @@ class StepTimes:
         ends = np.cumsum(runs)
         # Position i of the answer, in the run that ends at e with r steps from f on, is step f + i - (e - r).
         steps = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - (ends - runs), runs)
-        return counts, np.array(self.step_end_s, dtype=np.float64)[steps]
+        return counts, self._at(steps)
+
+    def _at(self, steps: IntArray) -> FloatArray:
+        return np.array(self.step_end_s, dtype=np.float64)[steps]

@@ -58,7 +58,8 @@ class HopelessRun:
                     f"{allowance.limit.name}: {missed} of {allowance.num_requests} requests have missed it already, "
                     f"{allowance.most_misses} may"
                 )
-        saturation = find_saturation(run.arrival_s, run.first_token_s, run.now_s)
+        queued = ~run.has_ended | ~np.isnan(run.first_token_s)  # whoever was turned away does not queue
+        saturation = find_saturation(run.arrival_s[queued], run.first_token_s[queued], run.now_s)
         return None if saturation is None else saturation.message
 
 

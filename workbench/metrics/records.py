@@ -126,6 +126,9 @@ class RunRecord:
     """Why a stop rule ended the run early; None: it ran to its end."""
     notes: tuple[str, ...] = ()
     """Observations of the target that a reader should see (for example a clock anomaly)."""
+    fleet: Mapping[str, Any] | None = None
+    """Of several engines behind a router: each replica, their number over time, who was turned away, failures, retries
+    and transfers (`loadgen.fleet.facts`). None: there is one engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,10 +52,7 @@ def backlog_of(table: RequestTable, session: IntArray | None = None) -> Backlog:
     """
     if len(table) == 0:
         return Backlog(at_half=0, at_end=0, num_arrived=0)
-    is_open = table.outcome == Outcome.UNFINISHED
-    is_done = table.outcome == Outcome.COMPLETED
-    ended = np.where(is_open, np.inf, np.where(is_done, last_token_s(table), table.arrival_s))
-    arrived = table.arrival_s
+    ended, arrived = ended_s(table), table.arrival_s
     if session is not None and (session >= 0).any():
         arrived, ended = _sessions(arrived, ended, session)
     order = np.sort(arrived)
@@ -65,6 +62,14 @@ def backlog_of(table: RequestTable, session: IntArray | None = None) -> Backlog:
         at_end=_inside(arrived, ended, end),
         num_arrived=len(order) - (len(order) + 1) // 2,
     )
+
+
+def ended_s(table: RequestTable) -> FloatArray:
+    """[n] when each request left: at its last token, at once where it was turned away or got none, never (inf) where it
+    is unfinished."""
+    last = last_token_s(table)
+    left = np.where(np.isnan(last), table.arrival_s, last)
+    return np.asarray(np.where(table.outcome == Outcome.UNFINISHED, np.inf, left), dtype=np.float64)
 
 
 def _sessions(arrived: FloatArray, ended: FloatArray, session: IntArray) -> tuple[FloatArray, FloatArray]:
@@ -124,10 +129,12 @@ def find_saturation(arrival_s: FloatArray, first_token_s: FloatArray, now_s: flo
 
 
 def saturation_of(table: RequestTable) -> Saturation | None:
-    """Of a finished run, until its last arrival."""
+    """Of a finished run, until its last arrival. Whoever was turned away does not queue."""
     if len(table) == 0:
         return None
-    return find_saturation(table.arrival_s, first_token_s(table), float(table.arrival_s[-1]))
+    first = first_token_s(table)
+    queued = ~np.isnan(first) | (table.outcome == Outcome.UNFINISHED)
+    return find_saturation(table.arrival_s[queued], first[queued], float(table.arrival_s[-1]))
 
 
 def _rises(values: FloatArray) -> bool:

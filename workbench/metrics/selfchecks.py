@@ -49,8 +49,12 @@ def _conservation(record: RunRecord) -> Iterator[str]:
 
 
 def _littles_law(record: RunRecord) -> Iterator[str]:
-    """Mean number running x duration = sum of the times that requests ran; exact but for the edges of steps."""
-    table = record.requests
+    """Mean number running x duration = sum of the times that requests ran; exact but for the edges of steps.
+
+    Of requests that stayed in one engine from their first step to their last token."""
+    table, fleet = record.requests, record.fleet or {}
+    if fleet.get("num_retries") or fleet.get("transfers"):
+        return
     ran = table.outcome == Outcome.COMPLETED
     if ran.sum() < _LITTLE_MIN_REQUESTS or not ran.all() or (table.num_preemptions > 0).any():
         return

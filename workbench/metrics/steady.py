@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from workbench.metrics.definitions import last_token_s
-from workbench.metrics.records import FloatArray, Outcome, RunRecord
-from workbench.metrics.saturation import backlog_of, saturation_of
+from workbench.metrics.records import FloatArray, RunRecord
+from workbench.metrics.saturation import backlog_of, ended_s, saturation_of
 from workbench.metrics.windows import Window, issued_s
 
 STEADY_S = 60.0
@@ -25,7 +24,7 @@ def steady_window(record: RunRecord) -> Window:
     """
     table = record.requests
     issued = np.sort(issued_s(table))
-    inside = _inside_at(issued, np.where(table.outcome == Outcome.COMPLETED, last_token_s(table), np.inf))
+    inside = _inside_at(issued, ended_s(table))
     return Window(start_s=float(issued[warm_up_length(inside)]), end_s=float(issued[-1]))
 
 

@@ -60,6 +60,8 @@ class Expectations:
     """The scenario caps concurrency, so that requests held back by the client are expected."""
     is_steady: bool = False
     """The load is the same from beginning to end and lasts long enough to tell: a trend is the server's."""
+    prefers_low_latency: bool = False
+    """A latency decides alone: whoever turns requests away on purpose would look better by it."""
     max_lag_fraction: float = 0.05
     """Client lag (p99) allowed, as a fraction of the tightest SLO limit, or of the TTFT p50 without an SLO."""
     min_lag_limit_s: float = 0.005
@@ -83,7 +85,7 @@ def judge(record: RunRecord, summary: RunSummary, expectations: Expectations | N
             ),
         )
     reasons = [
-        *_outcomes(record, summary),
+        *_outcomes(record, summary, expected),
         *_client_lag(record, summary, expected),
         *_clock(record),
         *_self_checks(record),
@@ -97,7 +99,7 @@ def judge(record: RunRecord, summary: RunSummary, expectations: Expectations | N
     return Verdict(status=reasons[0].status if reasons else Status.VALID, reasons=tuple(reasons))
 
 
-def _outcomes(record: RunRecord, summary: RunSummary) -> Iterator[Reason]:
+def _outcomes(record: RunRecord, summary: RunSummary, expected: Expectations) -> Iterator[Reason]:
     counts = count_outcomes(record)
     total = len(record.requests)
     failed = counts[Outcome.FAILED] + counts[Outcome.REJECTED]
@@ -110,7 +112,9 @@ def _outcomes(record: RunRecord, summary: RunSummary) -> Iterator[Reason]:
             f"First error: {first_error}",
         )
         return
-    if failed:
+    # What the scenario itself asks for (limits at the door, failures of replicas) is a result, not a doubt.
+    by_design = 0 if record.fleet is None else int(record.fleet["num_by_design"])
+    if failed > (0 if expected.prefers_low_latency else by_design):
         yield Reason(
             code="failures",
             status=Status.SUSPECT,

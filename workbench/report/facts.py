@@ -114,6 +114,8 @@ class Timeline:
     num_blocks: int
     """Blocks in the pool."""
     num_steps: int
+    num_engines: int = 1
+    """Whose requests, blocks and steps these are, together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,10 @@ class RunFacts:
     window_s: tuple[float, float]
     """The part of the run that was measured."""
     num_recomputed_tokens: int | None
+    replica_counts: Sequence[tuple[float, int, int]] = ()
+    """Of a fleet that changed: (from when on, up, starting); empty otherwise."""
+    replicas: Sequence[Mapping[str, Any]] = ()
+    """Of a fleet: what each replica did; empty otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,8 @@ def run_facts(name: str, info: Mapping[str, Any], record: RunRecord) -> RunFacts
         timeline=timeline_of(record.steps),
         window_s=(window.start_s, window.end_s),
         num_recomputed_tokens=None if binding is None else binding.recomputed_tokens,
+        replica_counts=_replica_counts(record),
+        replicas=() if record.fleet is None else tuple(record.fleet["replicas"]),
     )
 
 
@@ -107,32 +109,62 @@ def _limits(scenario: Mapping[str, Any], table: RequestTable, window: Window) ->
     return tuple(found)
 
 
+def _replica_counts(record: RunRecord) -> tuple[tuple[float, int, int], ...]:
+    counts = () if record.fleet is None else record.fleet["counts"]
+    return tuple((float(when_s), int(up), int(starting)) for when_s, up, starting in counts) if len(counts) > 1 else ()
+
+
 def timeline_of(steps: StepTable, num_spans: int = NUM_SPANS) -> Timeline | None:
-    """Steps gathered into equal spans; None where there are no steps (a foreign endpoint)."""
+    """Steps gathered into equal spans, those of all engines of a fleet together; None where there are no steps (a
+    foreign endpoint)."""
     if not len(steps):
         return None
-    start, end = float(steps.start_s[0]), float(steps.end_s[-1])
+    start, end = float(steps.start_s[0]), float(steps.end_s.max())
     num_spans = max(1, min(num_spans, len(steps)))
     width = max(end - start, 1e-9) / num_spans
-    index = np.clip(((steps.start_s - start) / width).astype(np.int64), 0, num_spans - 1)
+    index = _spans(steps, start, width, num_spans)
+    engines = list(steps.by_replica())
+    states = np.zeros((3, num_spans))
+    for each in engines:
+        states += _states(each, start, width, num_spans)
+    running, waiting, blocks = states
     counts = np.bincount(index, minlength=num_spans)
     tokens = np.bincount(index, weights=steps.num_scheduled_tokens, minlength=num_spans)
     preemptions = np.bincount(index, weights=steps.num_preempted, minlength=num_spans)
     return Timeline(
         time_s=np.asarray(start + (np.arange(num_spans) + 0.5) * width, dtype=np.float64),
         span_s=width,
-        running=_held(_most(index, steps.num_running, num_spans)),
-        waiting=_held(_most(index, steps.num_waiting, num_spans)),
+        running=running,
+        waiting=waiting,
         tokens_mean=np.where(counts > 0, tokens / np.maximum(counts, 1), np.nan),
         tokens_max=_most(index, steps.num_scheduled_tokens, num_spans),
-        blocks_in_use=_held(_most(index, steps.num_blocks_in_use, num_spans)),
+        blocks_in_use=blocks,
         preemptions=preemptions.astype(np.int64),
-        num_blocks=int((steps.num_blocks_in_use + steps.num_free_blocks).max()),
+        num_blocks=sum(int((each.num_blocks_in_use + each.num_free_blocks).max()) for each in engines),
         num_steps=len(steps),
+        num_engines=len(engines),
     )
 
 
-def _most(index: IntArray, values: IntArray, num_spans: int) -> FloatArray:
+def _spans(steps: StepTable, start_s: float, width_s: float, num_spans: int) -> IntArray:
+    """[steps] the span in which each began."""
+    return np.clip(((steps.start_s - start_s) / width_s).astype(np.int64), 0, num_spans - 1)
+
+
+def _states(steps: StepTable, start_s: float, width_s: float, num_spans: int) -> FloatArray:
+    """[3, num_spans] most running, waiting and blocks in use of one engine.
+
+    A span without a step shows the state of the step that is still in progress (it may outlast a span); nothing is
+    there where none is.
+    """
+    index = _spans(steps, start_s, width_s, num_spans)
+    ends_s = _held(_most(index, steps.end_s, num_spans))
+    is_there = ends_s > start_s + np.arange(num_spans) * width_s
+    columns = (steps.num_running, steps.num_waiting, steps.num_blocks_in_use)
+    return np.array([np.where(is_there, _held(_most(index, column, num_spans)), 0.0) for column in columns])
+
+
+def _most(index: IntArray, values: IntArray | FloatArray, num_spans: int) -> FloatArray:
     """[num_spans] largest value per span, nan where there is none."""
     most = np.full(num_spans, -np.inf)
     np.maximum.at(most, index, values.astype(np.float64))
@@ -140,6 +172,6 @@ def _most(index: IntArray, values: IntArray, num_spans: int) -> FloatArray:
 
 
 def _held(values: FloatArray) -> FloatArray:
-    """[num_spans] spans without a step show the state that the last step left (a step may outlast a span)."""
+    """[num_spans] spans without a step have the value of the last one with a step."""
     last = np.maximum.accumulate(np.where(np.isfinite(values), np.arange(len(values)), 0))
     return np.asarray(values[last], dtype=np.float64)

@@ -91,13 +91,13 @@ def cdf_points(values: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def draw_timeline(run: RunFacts) -> Figure | None:
-    """Queue, batch and KV cache over the run; None without steps."""
+    """Queue, batch and KV cache over the run, and the replicas of a fleet that changed; None without steps."""
     line = run.timeline
     if line is None:
         return None
     has_preemptions = bool(line.preemptions.sum())
-    num_panels = 4 if has_preemptions else 3
-    ratios = {"height_ratios": [3, 3, 3, 1.6][:num_panels]}
+    heights = [3, 3, 3, *([1.6] if has_preemptions else []), *([1.6] if run.replica_counts else [])]
+    num_panels, ratios = len(heights), {"height_ratios": heights}
     figure, axes = canvas.new_figure(num_panels, 1, 2.0 * num_panels + 0.4, sharex=True, gridspec_kw=ratios)
     time = line.time_s
     axes[0].plot(time, line.running, color=palette.BEST, linewidth=1.4, label="running")
@@ -121,6 +121,8 @@ def draw_timeline(run: RunFacts) -> Figure | None:
         axes[3].set_ylabel("Preemptions")
         canvas.title(axes[3], f"Preemptions ({int(line.preemptions.sum()):,} in all)")
         canvas.number_axis(axes[3].yaxis, 3, whole=True)
+    if run.replica_counts:
+        _replicas(axes[-1], run.replica_counts, float(time[-1] + line.span_s / 2))
     _caps(axes, run)
     for panel in axes[:2]:
         panel.legend(frameon=False, fontsize=9, ncols=3, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
@@ -138,10 +140,23 @@ def draw_timeline(run: RunFacts) -> Figure | None:
     return figure
 
 
+def _replicas(panel: Axes, counts: Sequence[tuple[float, int, int]], end_s: float) -> None:
+    """Replicas that take requests, and on top of them those that are being started."""
+    times = [when_s for when_s, _, _ in counts] + [max(end_s, counts[-1][0])]
+    up = [count for _, count, _ in counts] + [counts[-1][1]]
+    ordered = [count + starting for _, count, starting in counts] + [sum(counts[-1][1:])]
+    panel.fill_between(times, up, ordered, step="post", color=palette.DEFAULT, alpha=0.25, linewidth=0)
+    panel.plot(times, up, color=palette.BEST, linewidth=1.4, drawstyle="steps-post")
+    panel.set_ylim(0, max(ordered) + 0.5)
+    panel.set_ylabel("Replicas")
+    canvas.title(panel, "Replicas that take requests; shaded: being started")
+    canvas.number_axis(panel.yaxis, 4, whole=True)
+
+
 def _caps(axes: Sequence[Axes], run: RunFacts) -> None:
     """The limits that a series comes near to."""
     line = run.timeline
-    if line is None:
+    if line is None or line.num_engines > 1:  # the limits are each engine's
         return
     for panel, values, name in (
         (axes[0], line.running, "max_num_seqs"),

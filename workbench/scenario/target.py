@@ -9,24 +9,26 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from workbench.scenario.base import Count, Duration, Spec, WholeNumber, problem
+from workbench.scenario.fleet import (
+    Autoscaling,
+    Failure,
+    Link,
+    PoolSpec,
+    RateLimit,
+    Replicas,
+    RetryPolicy,
+    RoutingName,
+    check_failures,
+    check_pools,
+    check_scaling,
+    replica_names,
+)
 
 
 class EmbeddedTarget(Spec):
     """The engine of this project, in process, on the wall clock."""
 
     kind: Literal["embedded"]
-
-
-RoutingName = Literal["random", "round_robin", "least_loaded", "least_kv", "prefix_hash"]
-
-
-class PoolSpec(Spec):
-    """Replicas that serve requests of some lengths only."""
-
-    name: Annotated[str, Field(min_length=1)]
-    replicas: Count = 1
-    max_input_tokens: Count | None = None
-    """Longest prompt that belongs here; null = whatever no other pool takes."""
 
 
 class SimulatedTarget(Spec):
@@ -42,7 +44,7 @@ class SimulatedTarget(Spec):
     """Of the weights; null = bfloat16."""
     kv_cache_dtype: Literal["fp8"] | None = None
     """Of the KV cache; null = bfloat16."""
-    replicas: Count = 1
+    replicas: Replicas = 1
     """Engines of this kind behind one router."""
     routing: RoutingName = "round_robin"
     """How the router chooses among the replicas of a pool."""
@@ -52,25 +54,48 @@ class SimulatedTarget(Spec):
     """Routing prefix_hash: most open requests on a replica, times the mean."""
     queue_limit: WholeNumber | None = None
     """Requests that may wait at a replica; one more is refused (429). null = no limit."""
+    rate_limit: RateLimit | None = None
+    """Requests over a rate are refused (429) before they are routed. null = no limit."""
+    deadline_s: Duration | None = None
+    """Longest wait for the first step. A request is refused (503) where the queue has lately been too slow for it, and
+    given up (504) when it has waited so long. null = no limit."""
     pools: tuple[PoolSpec, ...] = ()
-    """Instead of `replicas`: groups of replicas by prompt length."""
+    """Instead of `replicas`: groups of replicas by prompt length, or by prefill and decode."""
+    link: Link | None = None
+    """Between pools of role prefill and decode."""
+    autoscaling: Autoscaling | None = None
+    """Of `replicas`; pools have their own. The run starts with `replicas`, or `min_replicas` where that is more."""
+    failures: tuple[Failure, ...] = ()
+    retry: RetryPolicy = "all"
+    """Which requests of a failed replica another one takes over: `all` (prompt and tokens so far are computed again),
+    `unstarted` (those without a token, as a proxy can), `none`. The others fail."""
 
     @property
     def is_fleet(self) -> bool:
         """There is a router in front."""
-        return self.replicas > 1 or bool(self.pools) or self.queue_limit is not None
+        return self.replicas > 1 or bool(self.pools or self.failures) or self.refuses or self.autoscaling is not None
+
+    @property
+    def num_replicas(self) -> int:
+        """Asked for, in all pools."""
+        return sum(pool.replicas for pool in self.pools) if self.pools else self.replicas
+
+    @property
+    def refuses(self) -> bool:
+        """Requests may be turned away on purpose."""
+        return any(limit is not None for limit in (self.queue_limit, self.rate_limit, self.deadline_s))
 
     @model_validator(mode="after")
-    def _check_pools(self) -> SimulatedTarget:
-        if not self.pools:
-            return self
-        if self.replicas != 1:
+    def _check_fleet(self) -> SimulatedTarget:
+        if self.pools and self.replicas != 1:
             raise problem("replicas", "excludes pools, which have replicas of their own. Remove one of them")
-        if len({pool.name for pool in self.pools}) < len(self.pools):
-            raise problem("pools", "must have different names")
-        limits = [pool.max_input_tokens for pool in self.pools]
-        if len(set(limits)) < len(limits):
-            raise problem("pools", "must have different max_input_tokens, and at most one none (null)")
+        if self.pools and self.autoscaling is not None:
+            raise problem("autoscaling", "excludes pools, which have autoscaling of their own. Move it into the pools")
+        check_pools(self.pools, self.link)
+        check_scaling("replicas", self.replicas, self.autoscaling)
+        for number, pool in enumerate(self.pools):
+            check_scaling(f"pools.{number}.replicas", pool.replicas, pool.autoscaling)
+        check_failures(self.failures, replica_names(self.pools, self.replicas, self.autoscaling))
         return self
 
     @model_validator(mode="after")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from engine.catalog import find_gpu
+from workbench.capacity.cost import rent_of
 from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.attainment import SloPolicy
 from workbench.metrics.binding import Binding, binding_of
@@ -59,6 +61,7 @@ class RunResult:
             "workload_fingerprint": self.workload.fingerprint,
             "workload": self.workload.summary.to_dict(),
             "notes": list(self.record.notes),
+            "fleet": None if self.record.fleet is None else dict(self.record.fleet),
         }
 
 
@@ -102,6 +105,7 @@ def assess(
     scenario: Scenario, params: Mapping[str, Any], seed: int, workload: Workload, record: RunRecord
 ) -> RunResult:
     """Figures and verdict of a record."""
+    record = _with_rent(record)
     window = window_of(scenario, workload, record)
     summary = summarize(record, SloPolicy.from_scenario(scenario), window)
     verdict = judge(
@@ -112,6 +116,7 @@ def assess(
             declares_sharing=workload.declares_sharing,
             is_steady=is_steady(scenario, workload),
             has_concurrency_cap=workload.max_concurrency is not None,
+            prefers_low_latency=scenario.search is not None and not scenario.search.maximize,
         ),
     )
     return RunResult(
@@ -123,6 +128,18 @@ def assess(
         summary=summary,
         verdict=verdict,
     )
+
+
+def _with_rent(record: RunRecord) -> RunRecord:
+    """What the replicas of a fleet cost for as long as each was there."""
+    if record.fleet is None:
+        return record
+    gpu_seconds = record.fleet["replica_seconds"] * int(record.engine["tensor_parallel_size"])
+    rent = rent_of(find_gpu(str(record.engine["gpu"])), gpu_seconds, {})
+    source = rent["source"].partition(" http")[0]
+    cost = source if rent["usd"] is None else f"${rent['usd']:g} at {source}"
+    note = f"rent: {rent['gpu_hours']:g} GPU-hours, {cost}"
+    return replace(record, fleet={**record.fleet, "rent": rent}, notes=(*record.notes, note))
 
 
 def is_steady(scenario: Scenario, workload: Workload) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,11 +42,15 @@ class Plan:
 
     scenario: Scenario
     values: Mapping[str, Any]
+    door: Mapping[str, Any] = field(default_factory=dict)
+    """Limits and scaling of the scenario's target, for the deployment."""
 
     def to_document(self) -> dict[str, Any]:
         """The plan file: the answer, what to deploy (`capacity.deployment`), and the scenario that simulates it."""
         values, target = self.values, _target(self.scenario)
         replicas = values["replicas"]
+        most = max(replicas["with_headroom"], replicas["n_minus_1"])
+        door = {**self.door, "max_replicas": max(most, self.door.get("max_replicas", most * 2))}
         fleet = with_rate(fleet_of(self.scenario, replicas["minimum"]), values["rate_per_s"])
         return {
             "name": self.scenario.name,
@@ -58,8 +62,8 @@ class Plan:
                 "kv_cache_dtype": target.kv_cache_dtype,
                 "engine": {name: value for name, value in values["instance"]["params"].items() if name != "num_blocks"},
                 "replicas": replicas["with_headroom"],
-                "max_replicas": max(replicas["with_headroom"], replicas["n_minus_1"]) * 2,
                 "routing": {"kind": target.routing},
+                **door,
             },
             **{name: value for name, value in values.items() if name not in ("model", "gpu")},
             "scenario": scenario_to_dict(fleet),
@@ -120,7 +124,7 @@ def plan(question: PlanQuestion, say: Say) -> Plan:
         "alternatives": alternatives,
         "warnings": _warnings(task),
     }
-    return Plan(scenario=scenario, values=values)
+    return Plan(scenario=scenario, values=values, door=task.door)
 
 
 def _tuned(task: Task, say: Say) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -232,9 +236,16 @@ def _target(scenario: Scenario) -> SimulatedTarget:
 
 def _warnings(task: Task) -> list[str]:
     span_s = len(task.workload) / task.rate_per_s
+    found = []
+    if task.left_out:
+        names = ", ".join(f"target.{name}" for name in task.left_out)
+        found.append(
+            f"a plan is of equal replicas that serve everybody: {names} not in these figures. `workbench run` has them"
+        )
     if span_s >= SHORT_S:
-        return []
+        return found
     return [
+        *found,
         f"the workload's {len(task.workload)} requests last {span_s:.0f} s at {task.rate_per_s:g}/s: too short to "
-        "show a steady state. Give more requests (a longer trace, or loop)"
+        "show a steady state. Give more requests (a longer trace, or loop)",
     ]

@@ -15,8 +15,9 @@ from engine.errors import ConfigError
 from workbench.capacity.cost import cost_of
 from workbench.capacity.figures import Figure, speed_error
 from workbench.metrics.summary import summarize
+from workbench.scenario.fleet import PoolSpec
 from workbench.scenario.schema import Scenario
-from workbench.scenario.target import PoolSpec, SimulatedTarget
+from workbench.scenario.target import SimulatedTarget
 from workbench.services.plan_fleet import guess_of
 from workbench.services.plan_probe import CapacityProber, p95s, policy_of
 from workbench.services.targets import build_target
@@ -26,6 +27,8 @@ from workbench.workload.records import Workload
 _GPUS = ("h100-80g-sxm", "a100-80g-sxm", "l40s-48g", "a100-40g-sxm")
 _LONG_PERCENT = 90
 """Prompts over this percentile of length go to the pool for long ones."""
+_LINK_GB_PER_S = 25.0
+"""Between prefill and decode pools: one port of 200 Gbit/s for each replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +121,16 @@ class Comparison:
         """One row per alternative that was ready at `until` (of `time.monotonic`)."""
         target = self._scenario.target
         assert isinstance(target, SimulatedTarget)
-        fleets = [(each, self._submit_fleet(each)) for each in _routings(target, replicas, self._workload)]
+        fleets = [
+            (each, self._submit_fleet(each))
+            for each in _routings(target, replicas, at_rate(self._workload, self._rate))
+        ]
         own = self._ready(self._base, until)
         rows = [self._row(Variation(name="as planned"), own, own, base, prices)]
         rows += [self._row(each, self._ready(future, until), own, base, prices) for each, future in self._found]
         mark_pareto(rows)
         for each, latency in fleets:
-            rows.append(self._fleet_row(each, self._ready(latency, until), replicas))
+            rows.append(self._fleet_row(each, self._ready(latency, until)))
         return rows
 
     def close(self) -> None:
@@ -173,8 +179,10 @@ class Comparison:
             "source": source,
         }
 
-    def _fleet_row(self, each: Variation, latency: dict[str, float] | None, replicas: int) -> dict[str, Any]:
-        row: dict[str, Any] = {"name": each.name, "changes": dict(each.target), "replicas": replicas}
+    def _fleet_row(self, each: Variation, latency: dict[str, float] | None) -> dict[str, Any]:
+        target = each.applied(self._scenario).target
+        assert isinstance(target, SimulatedTarget)
+        row: dict[str, Any] = {"name": each.name, "changes": dict(each.target), "replicas": target.num_replicas}
         if latency is None:
             return row | {"source": "not estimated: out of time"}
         source = f"quick simulation of {len(self._workload)} requests at {self._rate:g}/s"
@@ -206,4 +214,22 @@ def _routings(target: SimulatedTarget, replicas: int, workload: Workload) -> Seq
         PoolSpec(name="long").model_dump(),
     )
     found.append(Variation(name=f"pools: prompts > {border} apart", target={"replicas": 1, "pools": pools}))
+    found += [_split(number, replicas) for number in sorted({1, replicas // 2, replicas - 1})]
+    found.append(_loss(replicas, float(workload.arrival_s[len(workload) // 2])))
     return found
+
+
+def _split(num_prefill: int, replicas: int) -> Variation:
+    """Prefill and decode apart, over a link that such machines commonly have."""
+    pools = (
+        PoolSpec(name="prefill", role="prefill", replicas=num_prefill).model_dump(),
+        PoolSpec(name="decode", role="decode", replicas=replicas - num_prefill).model_dump(),
+    )
+    name = f"{num_prefill} prefill, {replicas - num_prefill} decode"
+    return Variation(name=name, target={"replicas": 1, "pools": pools, "link": {"bandwidth_gb_per_s": _LINK_GB_PER_S}})
+
+
+def _loss(replicas: int, at_s: float) -> Variation:
+    """One more than planned, of which one fails and stays away."""
+    failure = {"replica": replicas, "at_s": at_s}
+    return Variation(name="one more, which fails halfway", target={"replicas": replicas + 1, "failures": [failure]})

@@ -104,7 +104,8 @@ def check_plan(question: CheckQuestion, on_progress: ProgressCallback | None = N
     scenario = parse_scenario(
         json.dumps(document["scenario"], default=str), source=str(question.plan), overrides=question.overrides
     )
-    if not isinstance(scenario.target, SimulatedTarget):
+    target = scenario.target
+    if not isinstance(target, SimulatedTarget):
         raise ScenarioError(f"{question.plan}: scenario.target: must be simulated, as `workbench plan` wrote it")
     planned = int(document["replicas"]["minimum"])
     replicas = question.replicas or planned
@@ -114,7 +115,7 @@ def check_plan(question: CheckQuestion, on_progress: ProgressCallback | None = N
         kind="endpoint", url=base_url(question.url), model=question.model, api_key_env=question.api_key_env
     )
     measured = run_scenario(scenario.model_copy(update={"target": endpoint}), on_progress=on_progress)
-    predicted = run_scenario(scenario if scenario.target.pools else fleet_of(scenario, replicas))
+    predicted = run_scenario(scenario if target.pools else fleet_of(scenario, replicas))
     return PlanCheck(
         rate_per_s=rate,
         replicas=replicas,

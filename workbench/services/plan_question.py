@@ -14,11 +14,23 @@ from engine.simulation import find_simulated_spec
 from workbench.scenario import Scenario, load_scenario
 from workbench.scenario.arrivals import TraceArrivals
 from workbench.scenario.loader import parse_scenario
+from workbench.scenario.target import SimulatedTarget
 from workbench.workload import generate_workload
 from workbench.workload.rate import arrival_rate
 from workbench.workload.records import ModelLimits, Workload
 
 _LEN_STEP = 1024
+_OF_THE_FLEET = (
+    "replicas",
+    "pools",
+    "link",
+    "autoscaling",
+    "failures",
+    "queue_limit",
+    "rate_limit",
+    "deadline_s",
+)
+"""What stands in front of the instance that is planned, or happens to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +61,10 @@ class Task:
     """On one instance."""
     workload: Workload
     rate_per_s: float
+    left_out: tuple[str, ...] = ()
+    """Keys of the target that a plan of equal replicas does without."""
+    door: Mapping[str, Any] = field(default_factory=dict)
+    """What of it is deployed nevertheless, as `capacity.deployment` names it."""
 
 
 def task_of(question: PlanQuestion) -> Task:
@@ -72,8 +88,32 @@ def task_of(question: PlanQuestion) -> Task:
         length = min(spec.max_position, math.ceil((longest + 1) / _LEN_STEP) * _LEN_STEP)
         scenario = scenario.model_copy(update={"engine": {**scenario.engine, "max_model_len": length}})
     rate = known if question.rate_per_s is None else question.rate_per_s
-    single = target.model_copy(update={"replicas": 1, "pools": (), "queue_limit": None})
-    return Task(scenario=scenario.model_copy(update={"target": single}), workload=workload, rate_per_s=rate)
+    plain = type(target)(kind="simulated", gpu=target.gpu)
+    single = target.model_copy(update={name: getattr(plain, name) for name in _OF_THE_FLEET})
+    left_out = tuple(name for name in _OF_THE_FLEET if getattr(target, name) != getattr(single, name))
+    return Task(
+        scenario=scenario.model_copy(update={"target": single}),
+        workload=workload,
+        rate_per_s=rate,
+        left_out=left_out,
+        door=_door(target),
+    )
+
+
+def _door(target: SimulatedTarget) -> dict[str, Any]:
+    """Limits and scaling that a deployment can have: buckets of classes are none of them."""
+    found: dict[str, Any] = {}
+    rate = target.rate_limit
+    if rate is not None and rate.per != "class":
+        found["rate_limit"] = {
+            "requests_per_s": rate.requests_per_s, "burst": rate.burst, "per_client": rate.per == "client"
+        }  # fmt: skip
+    if target.queue_limit is not None:
+        found["rate_limit"] = {**found.get("rate_limit", {}), "queue_limit": target.queue_limit}
+    if target.autoscaling is not None:
+        found["scale_at_waiting"] = max(1, round(target.autoscaling.waiting_per_replica))
+        found["max_replicas"] = target.autoscaling.max_replicas
+    return found
 
 
 def with_rate(scenario: Scenario, rate_per_s: float) -> Scenario:

@@ -93,6 +93,7 @@ def save_run(directory: Path, run: StoredRun) -> Path:
             "decision_fingerprint": record.decision_fingerprint,
             "stopped": record.stopped,
             "notes": list(record.notes),
+            "fleet": None if record.fleet is None else _plain(record.fleet),
         },
     }
     with new_directory(directory) as temporary:
@@ -121,6 +122,7 @@ def load_run(directory: Path) -> StoredRun:
             decision_fingerprint=facts["decision_fingerprint"],
             stopped=facts.get("stopped"),
             notes=tuple(facts["notes"]),
+            fleet=facts.get("fleet"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{directory / RUN_FILE}: 'record' is not as expected ({error!r})") from None

@@ -18,6 +18,7 @@ from workbench.report.quantities import (
     number,
     parameter,
     parameter_label,
+    share,
     shown,
     value_of,
 )
@@ -70,6 +71,9 @@ def _show(run: RunFacts) -> None:
         st.text("Unknown: an endpoint does not show its steps.")
     else:
         show_binding([("this run", run.binding)])
+    if run.replicas:
+        st.subheader("Replicas")
+        show_table(_replicas(run))
     st.subheader("Latency distributions")
     panels = [(metric, cdf_chart(run, metric)) for metric in (*CDF_METRICS, "queue_s")]
     columns = [*st.columns(2), *st.columns(2)]
@@ -98,6 +102,24 @@ def _show(run: RunFacts) -> None:
 def _columns(run: RunFacts) -> dict[str, Mapping[str, Any] | None]:
     """Figures of all requests, and of each class where there are several."""
     return {"all": run.metrics, **(run.classes if len(run.classes) > 1 else {})}
+
+
+def _replicas(run: RunFacts) -> Table:
+    rows: list[list[Cell | str]] = [
+        [
+            each["name"],
+            each["role"] or "both",
+            number(each["num_requests"]),
+            number(each["num_output_tokens"]),
+            share(each["busy"]),
+            share(each["prefix_hit_rate"]),
+            number(each["num_preemptions"]),
+            shown("rented_s", each["rented_s"]),
+        ]
+        for each in run.replicas
+    ]
+    header = ["Replica", "Role", "Requests", "Output tokens", "Busy", "Prefix hits", "Preemptions", "Rented"]
+    return Table(header=header, rows=rows, left=frozenset({0, 1}))
 
 
 def _totals(run: RunFacts) -> Table:

@@ -72,8 +72,9 @@ def timeline_chart(run: RunFacts) -> go.Figure | None:
         "tokens": "Tokens per step",
         "kv": "KV blocks in use (%)",
         "preemptions": "Preemptions",
+        "replicas": "Replicas up",
     }
-    names = list(rows)[: 4 if line.preemptions.sum() else 3]
+    names = list(rows)[: 4 if line.preemptions.sum() else 3] + (["replicas"] if run.replica_counts else [])
     figure = make_subplots(rows=len(names), cols=1, shared_xaxes=True, vertical_spacing=0.05)
     time = line.time_s
     has = np.isfinite(line.tokens_mean)
@@ -92,6 +93,11 @@ def timeline_chart(run: RunFacts) -> go.Figure | None:
         count = int(line.preemptions.sum())
         bars = {"color": palette.SERIES[3]}
         figure.add_bar(x=time, y=line.preemptions, name=f"preemptions ({count:,})", marker=bars, row=4, col=1)
+    if run.replica_counts:
+        times = [*(when_s for when_s, _, _ in run.replica_counts), float(time[-1])]
+        up = [*(count for _, count, _ in run.replica_counts), run.replica_counts[-1][1]]
+        shape = {"color": palette.BEST, "width": 1.6, "shape": "hv"}
+        figure.add_scatter(x=times, y=up, name="replicas up", line=shape, row=len(names), col=1)
     for number, name in enumerate(names, start=1):
         figure.update_yaxes(title=rows[name], rangemode="tozero", row=number, col=1)
     figure.update_yaxes(range=[0, 105], row=3, col=1)

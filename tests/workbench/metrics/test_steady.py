@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from workbench.metrics.steady import warm_up_length
+from workbench.metrics.records import Outcome
+from workbench.metrics.steady import steady_window, warm_up_length
+
+from .conftest import row
 
 
 def transient(length: int, count: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -29,3 +34,13 @@ def test_warm_up_of_a_steady_run_is_short() -> None:
 
 def test_warm_up_of_few_requests_is_not_looked_for() -> None:
     assert warm_up_length(transient(20, 49, 0)) == 0
+
+
+def test_steady_window_of_a_load_with_refusals_is_not_all_warm_up(make_record: Any) -> None:
+    refused = [
+        row(i * 0.1, outcome=Outcome.REJECTED) if i % 3 == 0 else row(i * 0.1, i * 0.1 + 1.0) for i in range(900)
+    ]
+
+    window = steady_window(make_record(refused))
+
+    assert window.start_s < 10.0

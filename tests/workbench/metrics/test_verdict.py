@@ -95,3 +95,12 @@ def test_judge_too_few_samples_only_where_the_statistic_decides(verdict_of: Any)
     ]
     assert codes(verdict_of(GOOD, slo={"ttft_p99": "1s"})) == ["too_few_samples"]
     assert codes(verdict_of(GOOD, statistics=("ttft_s.mean", "ttft_s.p90"))) == []
+
+
+def test_judge_refusals_by_design_are_a_result_unless_a_latency_decides(verdict_of: Any) -> None:
+    rows = [*GOOD, *[row(9.0, outcome=Outcome.REJECTED, error="429: full")] * 3]
+
+    assert verdict_of(rows, facts={"fleet": {"num_by_design": 3}}).status is Status.VALID
+    assert codes(verdict_of(rows, facts={"fleet": {"num_by_design": 2}})) == ["failures"]
+    lowest = verdict_of(rows, facts={"fleet": {"num_by_design": 3}}, prefers_low_latency=True)
+    assert codes(lowest) == ["failures"]

@@ -65,13 +65,28 @@ def test_cdf_points_end_at_one_and_stay_few() -> None:
 
 
 def test_timeline_holds_state_where_a_step_outlasts_a_span() -> None:
-    start = np.array([0.0, 0.1, 0.9])
+    start, end = np.array([0.0, 0.1, 0.9]), np.array([0.1, 0.8, 1.0])
     names = [name for name in StepTable.__dataclass_fields__ if name.startswith("num_")]
     columns = {name: np.array([1, 5, 2]) for name in names}
-    steps = StepTable(start_s=start, end_s=start + 0.1, admission_stop=("no_waiting",) * 3, **columns)
+    steps = StepTable(start_s=start, end_s=end, admission_stop=("no_waiting",) * 3, **columns)
     line = timeline_of(steps)
     assert line is not None
     assert line.running.tolist() == [5.0, 5.0, 2.0]
     assert np.isnan(line.tokens_mean).tolist() == [False, True, False]
     assert line.preemptions.sum() == 8
     assert line.num_blocks == 10
+
+
+def test_timeline_of_a_fleet_adds_its_engines_up_and_shows_idle_ones_as_empty() -> None:
+    start, end = np.array([0.0, 0.0, 0.8]), np.array([0.2, 0.5, 1.0])
+    names = [name for name in StepTable.__dataclass_fields__ if name.startswith("num_")]
+    columns = {name: np.array([1, 5, 2]) for name in names}
+    replica = np.array([0, 1, 0])
+    steps = StepTable(start_s=start, end_s=end, admission_stop=("no_waiting",) * 3, replica=replica, **columns)
+
+    line = timeline_of(steps)
+
+    assert line is not None
+    assert line.running.tolist() == [6.0, 5.0, 2.0]  # spans of a third of a second
+    assert line.num_engines == 2
+    assert line.num_blocks == 14  # each engine's most in use and free

@@ -36,6 +36,8 @@ def test_gallery_answers_the_questions_of_a_deployer() -> None:
         "offline-batch",
         "code-completion",
         "reasoning",
+        "fleet-rush",
+        "fleet-prefill-decode",
         "pitfall-max-model-len",
         "pitfall-default-budget-ten-users",
         "pitfall-varying-header",
@@ -100,6 +102,22 @@ def test_gallery_pitfalls_show_what_they_promise() -> None:
     starved = ttft_p95("pitfall-long-starves-short", kind="short")
     assert starved > 5
     assert ttft_p95("pitfall-long-starves-short", "engine.max_num_seqs=64", kind="short") < 0.5
+
+
+def test_gallery_fleets_show_what_they_promise() -> None:
+    scaled = simulated("fleet-rush").record.fleet
+    three = simulated("fleet-rush", "target.autoscaling.min_replicas=3").record.fleet
+    assert scaled is not None
+    assert three is not None
+    assert scaled["most_replicas"] == 6
+    assert three["replica_seconds"] < scaled["replica_seconds"]
+    assert 3 * ttft_p95("fleet-rush", "target.autoscaling.min_replicas=3") < ttft_p95("fleet-rush")
+    together = ("target.pools=[]", "target.link=null", "target.replicas=4")
+    mixed = simulated("fleet-prefill-decode", *together).summary.overall.itl_s.p99
+    apart = simulated("fleet-prefill-decode").summary.overall.itl_s.p99
+    assert mixed is not None
+    assert apart is not None
+    assert 5 * apart < mixed
 
 
 def test_gallery_runs_are_deterministic() -> None:

@@ -41,6 +41,7 @@ def scenario(
     arrivals: dict[str, Any] | None = None,
     max_concurrency: int | None = None,
     ttft: str | None = "1s",
+    fleet: dict[str, Any] | None = None,
     **engine: Any,
 ) -> Scenario:
     return Scenario.model_validate(
@@ -49,7 +50,7 @@ def scenario(
             "seed": 1,
             "model": model,
             "engine": {"max_model_len": 4096, **engine},
-            "target": {"kind": "simulated", "gpu": gpu},
+            "target": {"kind": "simulated", "gpu": gpu, **(fleet or {})},
             "workload": {
                 "num_requests": count,
                 "arrivals": arrivals or {"kind": "poisson", "rate": rate},
@@ -104,6 +105,22 @@ PLANTED: dict[str, tuple[str, Scenario]] = {
     "question before document": (
         "prefix_cache_misses",
         scenario(kind(1, 100, shared_prefix={"tokens": 2000, "position": "behind_header", "header_tokens": 75})),
+    ),
+    "the only replica fails": (
+        "replicas_missing",
+        scenario(fleet={"failures": [{"replica": 0, "at_s": 10, "restart_after_s": 5}]}),
+    ),
+    "a proxy that sends no stream again": (
+        "replicas_missing",
+        scenario(rate=10, fleet={"replicas": 2, "failures": [{"replica": 0, "at_s": 8}], "retry": "none"}),
+    ),
+    "clients under a low limit": (
+        "rate_limit_too_low",
+        scenario(fleet={"rate_limit": {"requests_per_s": 0.1, "clients": 10}}),
+    ),
+    "two replicas for the load of three": (
+        "saturation",
+        scenario(kind(1500, 100), rate=30, count=600, fleet={"replicas": 2}),
     ),
     "a few huge prompts": ("head_of_line_blocking", scenario(SHORT, LONG, count=300, max_model_len=32768)),
     "990 short, 100 medium": (
@@ -161,6 +178,13 @@ HEALTHY: dict[str, Scenario] = {
     "shared prefix in front": scenario(kind(120, 60, shared_prefix={"tokens": 1500})),
     "batch": scenario(kind(500, 100), arrivals={"kind": "all_at_once"}, ttft=None),
     "one request": scenario(count=1),
+    "a failure that others make up for": scenario(fleet={"replicas": 3, "failures": [{"replica": 1, "at_s": 10}]}),
+    "prefill and decode apart": scenario(
+        fleet={
+            "pools": [{"name": "p", "role": "prefill"}, {"name": "d", "role": "decode"}],
+            "link": {"bandwidth_gb_per_s": 25},
+        }
+    ),
 }
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine.errors import ConfigError
 from workbench.scenario import ScenarioError, load_scenario
+from workbench.scenario.target import SimulatedTarget
 from workbench.search.outcome import TrialState
 from workbench.services.export import export
 from workbench.services.foresight import settle
 from workbench.services.plan import Plan, plan
-from workbench.services.plan_alternatives import mark_pareto
+from workbench.services.plan_alternatives import _routings, mark_pareto
 from workbench.services.plan_file import write_plan
 from workbench.services.plan_fleet import smallest
 from workbench.services.plan_question import PlanQuestion, task_of
@@ -74,6 +76,45 @@ def test_plan_file_is_what_export_deploys(found: Plan, tmp_path: Path) -> None:
 
     assert "Qwen/Qwen2.5-7B-Instruct" in text
     assert "--max-num-batched-tokens 2048" in text
+
+
+def test_plan_of_a_scenario_with_a_door_leaves_it_out_of_the_figures_and_deploys_it(
+    scenario: Path, found: Plan, tmp_path: Path
+) -> None:
+    overrides = [
+        "target.queue_limit=16",
+        "target.rate_limit={requests_per_s: 2, burst: 4}",
+        "target.autoscaling={max_replicas: 9, waiting_per_replica: 3}",
+        "target.failures=[{replica: 0, at_s: 5}]",
+    ]
+    task = task_of(PlanQuestion(scenario=scenario, overrides=overrides))
+    write_plan(tmp_path / "plan.yaml", replace(found, door=task.door))
+
+    manifests = export(tmp_path / "plan.yaml", "k8s").text
+
+    assert task.scenario.target == load_scenario(scenario).target
+    assert task.left_out == ("autoscaling", "failures", "queue_limit", "rate_limit")
+    assert "maxReplicas: 9" in manifests
+    assert "rate=2r/s" in manifests
+    assert "burst=4" in manifests
+
+
+def test_routings_beside_a_fleet_can_all_be_built(scenario: Path) -> None:
+    task = task_of(PlanQuestion(scenario=scenario))
+    target = task.scenario.target
+    assert isinstance(target, SimulatedTarget)
+
+    found = {each.name: each.applied(task.scenario).target for each in _routings(target, 4, task.workload)}
+
+    assert {name for name in found if "prefill" in name} == {
+        "1 prefill, 3 decode",
+        "2 prefill, 2 decode",
+        "3 prefill, 1 decode",
+    }
+    lost = found["one more, which fails halfway"]
+    assert isinstance(lost, SimulatedTarget)
+    assert (lost.num_replicas, lost.failures[0].replica) == (5, 4)
+    assert all(isinstance(each, SimulatedTarget) and each.is_fleet for each in found.values())
 
 
 def test_task_without_limits_says_how_to_give_them(tmp_path: Path) -> None:

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from workbench.scenario import load_scenario
+from workbench.services.evaluate import run_scenario, store_run
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 SCRIPT = "from workbench.ui import {page}\n{page}.page()\n"
 PAGES = ("page_sweep", "page_run")
 
@@ -69,6 +73,19 @@ def test_run_page_shows_every_run_of_the_store(open_page: object, swept_store: P
         assert not app.error
         assert len(app.get("plotly_chart")) == 5
         assert "| TTFT | all |" in words(app)
+
+
+def test_run_page_of_a_fleet_shows_its_replicas(open_page: object, tmp_path: Path) -> None:
+    scenario = load_scenario(REPOSITORY / "scenarios" / "fleet-rush.yaml")
+    store_run(tmp_path / "runs" / "fleet-1", run_scenario(scenario))
+
+    app = open_page("page_run", tmp_path)  # type: ignore[operator]
+
+    assert not app.exception
+    text = words(app)
+    assert "| replica-5 | both |" in text
+    assert "requests were sent again after a failure" in text
+    assert "replicas up" in app.get("plotly_chart")[-1].proto.spec
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -204,6 +204,26 @@ def _falls(pair: tuple[float | None, float | None], factor: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FleetFacts:
+    """Of several engines behind a router."""
+
+    num_replicas: int = 1
+    """At the beginning."""
+    not_served: Mapping[str, int] = field(default_factory=dict)
+    """Reason -> requests: `nobody_up`, `lost`, `rate_limit`, `queue_limit`, `deadline_foreseen`, `deadline_passed`."""
+    failures: tuple[str, ...] = ()
+    """Each with its time."""
+    retry: str = "all"
+    scales: bool = False
+    """The number of replicas follows the queue."""
+
+    @property
+    def parameter(self) -> str:
+        """What says how many replicas there are."""
+        return "autoscaling.min_replicas" if self.scales else "replicas"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Everything that rules may look at."""
 
@@ -212,6 +232,7 @@ class Evidence:
     timeline: Timeline = field(default_factory=Timeline)
     limits: Limits = field(default_factory=Limits)
     traffic: Traffic = field(default_factory=Traffic)
+    fleet: FleetFacts = field(default_factory=FleetFacts)
     admission: Admission | None = None
     preemptions: Preemptions = field(default_factory=Preemptions)
     prefix: PrefixFacts = field(default_factory=PrefixFacts)

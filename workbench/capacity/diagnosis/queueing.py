@@ -119,7 +119,8 @@ def saturation(evidence: Evidence) -> Finding | None:
     replicas: Any = "more"
     rates = ""
     if arriving and served:
-        replicas = max(2, math.ceil(arriving / (_HEADROOM * served)))
+        there = evidence.fleet.num_replicas
+        replicas = max(there + 1, math.ceil(there * arriving / (_HEADROOM * served)))
         rates = f": {arriving:.3g} requests/s arrive, {served:.3g}/s are served"
     tried = [f"{trial.parameter} {trial.before:g} -> {trial.value:g}" for trial in evidence.trials if _is_plain(trial)]
     proof = f"; replayed with {', '.join(tried)} the wait stays" if tried else ""
@@ -127,7 +128,7 @@ def saturation(evidence: Evidence) -> Finding | None:
         code="saturation",
         severity=60,
         symptom=_overload(evidence),
-        cause=f"saturation: the load is more than one instance can serve{rates}{proof}",
+        cause=f"saturation: the load is more than {_who(evidence)} can serve{rates}{proof}",
         evidence=_figures(
             evidence,
             arrival_rate_per_s=arriving,
@@ -136,10 +137,15 @@ def saturation(evidence: Evidence) -> Finding | None:
             kv_usage=load.kv_usage_while_queueing(evidence.timeline),
         ),
         changes=(
-            Change(parameter="replicas", value=replicas, note="or a lower rate per instance"),
+            Change(parameter=evidence.fleet.parameter, value=replicas, note="or a lower rate per instance"),
             Change(parameter="queue_limit", value="429 beyond it", note="so that accepted requests keep their SLO"),
         ),
     )
+
+
+def _who(evidence: Evidence) -> str:
+    count = evidence.fleet.num_replicas
+    return "one instance" if count == 1 else f"{count} replicas"
 
 
 def _overload(evidence: Evidence) -> str:

@@ -10,7 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.capacity.concurrency import max_concurrency
-from workbench.capacity.diagnosis.evidence import Admission, Blocking, Limits, Preemptions, Timeline, Traffic
+from workbench.capacity.diagnosis.evidence import (
+    Admission,
+    Blocking,
+    FleetFacts,
+    Limits,
+    Preemptions,
+    Timeline,
+    Traffic,
+)
 from workbench.metrics.attainment import LimitResult
 from workbench.metrics.definitions import client_lag_s, e2el_per_token_s, is_completed, ttft_s
 from workbench.metrics.records import FloatArray, RequestTable, RunRecord, StepTable
@@ -37,6 +45,21 @@ def limits_of_run(engine: Mapping[str, Any], stated: Mapping[str, Any]) -> Limit
         prefix_caching=engine.get("enable_prefix_caching"),
         reserves_max_len=engine.get("kv_policy") == "contiguous",
         full_len_concurrency=max_concurrency(blocks, window, size) if blocks and window and size else None,
+    )
+
+
+def fleet_of(record: RunRecord) -> FleetFacts:
+    """One engine where the record tells of no others."""
+    facts, engine = record.fleet, record.engine
+    if facts is None:
+        return FleetFacts()
+    scaling = [engine.get("autoscaling"), *(pool.get("autoscaling") for pool in engine.get("pools") or ())]
+    return FleetFacts(
+        num_replicas=int(facts["counts"][0][1]),
+        not_served=facts["not_served"],
+        failures=tuple(f"{each['replica']} failed at {each['at_s']:.1f} s" for each in facts["failures"]),
+        retry=str(engine.get("retry")),
+        scales=any(scaling),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from workbench.scenario.target import SimulatedTarget as FleetSpec
+from workbench.workload.records import Workload
 
 _POINTS = 128
 """Places of each replica on the hash ring."""
@@ -18,6 +19,9 @@ _POINTS = 128
 
 class Load(Protocol):
     """What the router sees of a replica."""
+
+    slot: int
+    """Its place in the pool, which it keeps while others come and go."""
 
     @property
     def num_open(self) -> int:
@@ -75,7 +79,7 @@ class LeastKv:
 
 class PrefixHash:
     """Consistent hashing with bounded load (Mirrokni, Thorup, Zadimoghaddam, 2018): the first replica clockwise from
-    the key that has fewer than `bound` times the mean of open requests."""
+    the key that is there and has fewer than `bound` times the mean of open requests."""
 
     def __init__(self, num_replicas: int, bound: float) -> None:
         self._bound = bound
@@ -86,11 +90,12 @@ class PrefixHash:
 
     def choose(self, loads: Sequence[Load], key: bytes) -> int:
         most = math.ceil(self._bound * (sum(load.num_open for load in loads) + 1) / len(loads))
+        there = {load.slot: i for i, load in enumerate(loads)}
         start = bisect_right(self._places, _place(key))
         for step in range(len(self._owners)):
-            owner = self._owners[(start + step) % len(self._owners)]
-            if loads[owner].num_open < most:
-                return owner
+            index = there.get(self._owners[(start + step) % len(self._owners)])
+            if index is not None and loads[index].num_open < most:
+                return index
         raise AssertionError("a bound of at least the mean leaves room somewhere")
 
 
@@ -107,6 +112,16 @@ def router_of(spec: FleetSpec, num_replicas: int, seed: int) -> Router:
             return LeastKv()
         case "prefix_hash":
             return PrefixHash(num_replicas, spec.load_bound)
+
+
+def prefix_key(spec: FleetSpec, workload: Workload, row: int) -> bytes:
+    """What routing by prefix goes by: the conversation, or how the prompt begins; empty for other routings."""
+    if spec.routing != "prefix_hash":
+        return b""
+    session = int(workload.session_index[row])
+    if session >= 0:
+        return f"session {session}".encode()
+    return workload.prompt_token_ids(row)[: spec.prefix_tokens].tobytes()
 
 
 def _place(key: bytes) -> int:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from engine.resolve import ResolvedConfig
+from workbench.loadgen.driver import CoreBroken
+from workbench.loadgen.errors import RunFailed
 from workbench.loadgen.fleet.loop import FleetRun
-from workbench.loadgen.fleet.record import joined_record
+from workbench.loadgen.fleet.record import record_of
 from workbench.loadgen.simulated import SimulatedTarget
 from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.records import RunRecord, StopRule
 from workbench.scenario.target import SimulatedTarget as FleetSpec
 from workbench.workload.records import ModelLimits, Workload
+
+_FACTS = (
+    "routing",
+    "queue_limit",
+    "rate_limit",
+    "deadline_s",
+    "pools",
+    "link",
+    "autoscaling",
+    "failures",
+    "retry",
+)
 
 
 class FleetTarget:
@@ -44,21 +57,24 @@ class FleetTarget:
         stop: StopRule | None = None,
     ) -> RunRecord:
         run = FleetRun(self.instance, self.spec, workload, self._seed)
-        run.to_end(deadline_s, on_progress, stop)
-        engine = {**self.instance.facts(run.replicas[0].simulation), **self._fleet_facts()}
-        record = joined_record(run.replicas, run.records(), engine)
-        sent = ", ".join(f"{replica.name} {len(replica.run.seen.issued)}" for replica in run.replicas)
-        notes = (f"requests per replica ({self.spec.routing}): {sent}",)
-        return self.instance.noted(replace(record, stopped=run.stopped, notes=notes))
+        try:
+            run.to_end(deadline_s, on_progress, stop)
+        except CoreBroken as broken:
+            error = broken.__cause__
+            message = f"{broken.args[0]} broke: {type(error).__name__}: {error}"
+            raise RunFailed(message, self._record(run)) from error
+        return self.instance.noted(self._record(run))
+
+    def _record(self, run: FleetRun) -> RunRecord:
+        engine = {**self.instance.facts(run.upkeep.places[0].engine.simulation), **self._fleet_facts()}
+        return record_of(run, engine)
 
     def close(self) -> None:
         self.instance.close()
 
     def _fleet_facts(self) -> dict[str, Any]:
-        spec = self.spec
+        spec, values = self.spec, self.spec.model_dump()
         return {
-            "replicas": sum(pool.replicas for pool in spec.pools) if spec.pools else spec.replicas,
-            "routing": spec.routing,
-            "queue_limit": spec.queue_limit,
-            "pools": [pool.model_dump() for pool in spec.pools],
+            "replicas": spec.num_replicas,
+            **{name: values[name] for name in _FACTS},
         }

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from workbench.loadgen.errors import RunFailed
 from workbench.metrics.records import Outcome
 from workbench.scenario.loader import parse_scenario
 from workbench.services.evaluate import RunResult, run_scenario
@@ -17,6 +18,7 @@ _OPEN = {
     "classes": [{"name": "chat", "count": 120, "input_tokens": 600, "output_tokens": 80}],
 }
 _CLOSED = _OPEN | {"arrivals": {"kind": "closed_loop", "concurrency": 6}}
+_CAPPED = _OPEN | {"max_concurrency": 5}
 _TURNS = {
     "arrivals": {"kind": "poisson", "rate": 4},
     "classes": [
@@ -25,24 +27,34 @@ _TURNS = {
 }  # fmt: skip
 
 
-def _run(workload: dict[str, Any], **target: Any) -> RunResult:
+def _run(workload: dict[str, Any], engine: dict[str, Any] | None = None, **target: Any) -> RunResult:
     document = {
         "name": "fleet",
         "seed": 2,
         "model": "Qwen/Qwen2.5-7B-Instruct",
-        "engine": {"max_model_len": 4096},
+        "engine": {"max_model_len": 4096, **(engine or {})},
         "target": {"kind": "simulated", "gpu": "a100-80g-sxm", **target},
         "workload": workload,
     }
     return run_scenario(parse_scenario(json.dumps(document)))
 
 
-@pytest.mark.parametrize("workload", [_OPEN, _CLOSED], ids=["open", "closed"])
-def test_fleet_of_one_gives_the_run_of_the_engine_alone(workload: dict[str, Any]) -> None:
-    alone, fleet = _run(workload).record, _run(workload, queue_limit=10_000).record
+_IDLE_FEATURES = {
+    "rate_limit": {"requests_per_s": 1e6, "burst": 1000},
+    "deadline_s": 1e6,
+    "autoscaling": {"max_replicas": 1, "interval_s": 0.5},
+    "failures": [{"replica": 0, "at_s": 1e6}],
+}
 
-    assert np.array_equal(fleet.requests.token_times_s, alone.requests.token_times_s)
-    assert np.array_equal(fleet.requests.first_scheduled_s, alone.requests.first_scheduled_s)
+
+@pytest.mark.parametrize("features", [{"queue_limit": 10_000}, _IDLE_FEATURES], ids=["queue_limit", "all that idle"])
+@pytest.mark.parametrize("workload", [_OPEN, _CLOSED, _CAPPED, _TURNS], ids=["open", "closed", "capped", "turns"])
+def test_fleet_of_one_gives_the_run_of_the_engine_alone(workload: dict[str, Any], features: dict[str, Any]) -> None:
+    alone, fleet = _run(workload).record, _run(workload, **features).record
+
+    assert fleet.requests.request_ids == alone.requests.request_ids
+    for name in ("arrival_s", "sent_s", "first_scheduled_s", "token_times_s", "num_cached_tokens", "outcome"):
+        assert np.array_equal(getattr(fleet.requests, name), getattr(alone.requests, name)), name
     assert np.array_equal(fleet.steps.end_s, alone.steps.end_s)
     assert fleet.duration_s == alone.duration_s
 
@@ -89,3 +101,15 @@ def test_fleet_steps_of_each_replica_end_one_after_the_other() -> None:
     assert len(parts) == 3
     assert sum(map(len, parts)) == len(steps)
     assert all((np.diff(part.end_s) >= 0.0).all() for part in parts)
+
+
+def test_fleet_whose_engine_breaks_names_the_replica_and_keeps_what_was_seen() -> None:
+    kind = {"name": "long", "count": 40, "input_tokens": 4000, "output_tokens": 8}
+    long = {"arrivals": {"kind": "all_at_once"}, "classes": [kind]}
+    full = {"gpu_memory_utilization": 0.999, "max_num_batched_tokens": 60_000}
+
+    with pytest.raises(RunFailed, match=r"replica-\d broke: OutOfMemory: out of memory in a step of") as broken:
+        _run(long, full, replicas=2)
+
+    assert len(broken.value.record.requests) == 40
+    assert (broken.value.record.requests.outcome == Outcome.UNFINISHED).any()

@@ -127,6 +127,34 @@ def test_watermark_under_kv_pressure_trades_preemptions_for_waiting() -> None:
     assert roomy.ttft_s.p50 > full.ttft_s.p50
 
 
+_RANKED = {
+    "arrivals": {"kind": "poisson", "rate": 36},
+    "classes": [
+        {"name": "urgent", "weight": 1, "priority": 0, "input_tokens": 1500, "output_tokens": 60},
+        {"name": "bulk", "weight": 3, "priority": 1, "input_tokens": 1500, "output_tokens": 60},
+    ],
+    "num_requests": 600,
+}
+
+
+def test_priority_over_capacity_keeps_the_urgent_class_fast_on_every_replica() -> None:
+    equal = _run(_RANKED, replicas=2)
+    ranked = _run(_RANKED, {"scheduling_policy": "priority"}, replicas=2)
+
+    assert _p95_ttft(equal, "urgent") > 2.0
+    assert _p95_ttft(ranked, "urgent") < _p95_ttft(equal, "urgent") / 3.0
+    assert _p95_ttft(ranked, "bulk") > _p95_ttft(equal, "bulk")
+
+
+def test_priority_with_prefill_and_decode_apart_is_kept_on_both_sides() -> None:
+    pools = [{"name": "p", "role": "prefill", "replicas": 2}, {"name": "d", "role": "decode"}]
+    split = {"pools": pools, "link": {"bandwidth_gb_per_s": 25}}
+
+    ranked = _run(_RANKED, {"scheduling_policy": "priority"}, **split)
+
+    assert _p95_ttft(ranked, "urgent") < _p95_ttft(ranked, "bulk") / 3.0
+
+
 def _p95_ttft(result: RunResult, name: str) -> float:
     value = result.summary.classes[name].ttft_s.p95
     assert value is not None
