@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.metrics.proportion import Proof
-from workbench.scenario import Scenario, load_scenario, scenario_to_dict
+from workbench.scenario import Scenario, load_scenario
 from workbench.scenario.search import SUSTAINABLE_RATE, Search
 from workbench.search.outcome import TrialOutcome, TrialState
 from workbench.search.rate import Probe, find_sustainable_rate
@@ -132,8 +132,8 @@ def fingerprint_of(scenario: Scenario) -> str:
         for statistics_ in (metrics.ttft_s, metrics.tpot_s, metrics.e2el_s)
         for value in (statistics_.mean or 0.0, statistics_.p50 or 0.0, statistics_.p95 or 0.0)
     ]
-    whole = scenario_to_dict(scenario)
-    whole["search"] = {key: whole["search"][key] for key in ("objective", "space")}
+    whole = scenario.model_dump(mode="json", exclude_defaults=True)
+    whole["search"] = {key: value for key, value in whole["search"].items() if key in ("objective", "space")}
     text = json.dumps([whole, result.record.decision_fingerprint, figures], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 

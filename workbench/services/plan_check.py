@@ -205,20 +205,21 @@ def _read(path: Path) -> dict[str, Any]:
         raise ScenarioError(f"--check: {path}: cannot be read ({error.strerror})") from None
     except (YAMLError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})") from None
+    document: dict[str, Any] = value if isinstance(value, dict) else {}
     for name in ("scenario", "replicas", "rate_per_s", "kv_budget"):
-        if not isinstance(value, dict) or name not in value:
+        if name not in document:
             raise ScenarioError(
                 f"{path}: is no plan: it has no section {name!r}. Write one with workbench plan --write"
             )
     try:
-        is_usable = int(value["replicas"]["minimum"]) > 0 and math.isfinite(float(value["kv_budget"]["num_blocks"]))
+        is_usable = int(document["replicas"]["minimum"]) > 0 and math.isfinite(document["kv_budget"]["num_blocks"])
     except (KeyError, TypeError, ValueError):
         is_usable = False
     if not is_usable:
         raise ConfigError(
             f"{path}: replicas.minimum and kv_budget.num_blocks must be numbers, as workbench plan writes"
         )
-    return value
+    return document
 
 
 def _digits(value: float | None) -> float | None:
