@@ -51,7 +51,8 @@ def check_command(
 
 def _render(found: PlanCheck) -> None:
     replicas = f"{found.replicas} replica{'s' if found.replicas > 1 else ''}"
-    out.print(f"{replicas} at {found.rate_per_s:g} requests/s: planned and measured", markup=False)
+    out.print(f"{replicas} at {found.rate_per_s:g} requests/s", markup=False)
+    out.print(f"  {'':6} {'':20} {'planned':>10} {'measured':>10}", markup=False)
     for figure in found.figures:
         out.print(_line(figure), markup=False)
     for reason in found.reasons:
