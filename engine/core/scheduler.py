@@ -15,6 +15,7 @@ from engine.core.admission import AdmissionPolicy
 from engine.core.block_manager import BlockManager
 from engine.core.fingerprint import DecisionFingerprint
 from engine.core.foresight import Foresight
+from engine.core.offers import Offers
 from engine.core.plan import Plan
 from engine.core.preemption import PreemptionPolicy, RecomputePreemption
 from engine.core.request_queue import QUEUES, RequestQueue
@@ -35,15 +36,6 @@ class StepResult(NamedTuple):
     finished: list[Request]
 
 
-class _Offer(NamedTuple):
-    """What admission would give a request."""
-
-    hits: Sequence[int]
-    """Blocks of the prefix cache."""
-    num_computed: int
-    num_new: int
-
-
 class Scheduler:
     """Synchronous scheduling: the output of a step is processed before the next step is planned.
 
@@ -62,8 +54,8 @@ class Scheduler:
         self.blocks = blocks
         self.running: list[Request] = []
         self.waiting: RequestQueue = QUEUES[config.scheduling_policy]()
-        self.preemption = preemption or RecomputePreemption(blocks)
         self.admission = tuple(admission)
+        self.suspend_by(preemption or RecomputePreemption(blocks))
         self.num_preemptions = 0
         self.num_recomputed_tokens = 0
         self.fingerprint = DecisionFingerprint()
@@ -74,7 +66,6 @@ class Scheduler:
         self._progress = Progress()
         self._last_stop = AdmissionStop.NO_WAITING
         self._cap = min(config.max_num_seqs, config.max_num_active_seqs or config.max_num_seqs)
-        self._queried = self._hit = self._resumed_queried = self._resumed_hit = 0
         self._num_admitted = 0
         self._foresight: Foresight | None = None
 
@@ -95,12 +86,7 @@ class Scheduler:
         return self._requests.get(request_id)
 
     def prefix_cache_stats(self) -> PrefixCacheStats:
-        return PrefixCacheStats(
-            queried_tokens=self._queried,
-            hit_tokens=self._hit,
-            resumed_queried_tokens=self._resumed_queried,
-            resumed_hit_tokens=self._resumed_hit,
-        )
+        return self._offers.prefix_cache_stats()
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` unless every invariant of requests, tables and pool holds."""
@@ -129,6 +115,11 @@ class Scheduler:
             enter=self._plan,
             is_async=self._plans_ahead,
         )
+
+    def suspend_by(self, preemption: PreemptionPolicy) -> None:
+        """How running requests are suspended and come back; before the first request."""
+        self.preemption = preemption
+        self._offers = Offers(self.config, self.blocks, preemption, self.admission)
 
     def settle(self) -> None:
         """Make the counters of every request true, those of steady decodes too."""
@@ -424,9 +415,10 @@ class Scheduler:
         Coming steps take blocks and give none back. A cached block that the request hits may be evicted: then it is
         no longer there to be hit, nor is it free.
         """
-        if request.num_stale_outputs or self._register_like(request):
+        steady = self.steady
+        if request.num_stale_outputs or steady is None or steady.register_for(request):
             return None
-        offer = self._find_offer(request, budget, self._chunk_limit())
+        offer = self._offers.find(request, self.running, budget, self._chunk_limit())
         return offer if isinstance(offer, AdmissionStop) and offer in _LASTING else None
 
     def coast(self) -> bool:
@@ -480,60 +472,18 @@ class Scheduler:
         """Admit the head of the queue; or say why not, with nothing changed: nobody passes it."""
         if request.num_stale_outputs:
             return AdmissionStop.POLICY
-        self._register_like(request)
-        offer = self._find_offer(request, plan.budget, limit)
+        if self._foresight is not None:
+            self._foresight.steady.register_for(request)
+        offer = self._offers.find(request, self.running, plan.budget, limit)
         if isinstance(offer, AdmissionStop):
             return offer
-        hits, computed, num_new = offer
         self.waiting.pop()
-        self._count_lookup(request, len(hits) * self.blocks.block_size)
-        self.blocks.admit(request, hits, computed, num_new)
-        self.preemption.resume(request, plan.swap_in)
-        request.num_computed_tokens = computed
+        self._offers.accept(request, offer, plan)
         request.status = RequestStatus.RUNNING
         self._enter_running(request)
-        self._plan(request, num_new, plan)
-        plan.budget -= num_new
+        self._plan(request, offer.num_new, plan)
+        plan.budget -= offer.num_new
         return None
-
-    def _register_like(self, request: Request) -> bool:
-        """Before a lookup. True if steady decodes may yet fill blocks that it would hit."""
-        if self._foresight is None:
-            return False
-        return self._foresight.steady.register_like(request, request.num_tokens // self.blocks.block_size)
-
-    def _find_offer(self, request: Request, budget: int, limit: int) -> _Offer | AdmissionStop:
-        """What a waiting request would get in a step with so much budget, or what stands against it."""
-        hits, computed = self.preemption.find_resumable(request)
-        pending = request.num_tokens - computed
-        for policy in self.admission:
-            if not policy.admits(request, self.running, pending):
-                return AdmissionStop.POLICY
-        num_new = min(pending, limit) if limit > 0 else pending
-        if num_new > budget and not self.config.enable_chunked_prefill:
-            return AdmissionStop.TOKEN_BUDGET
-        num_new = min(num_new, budget)
-        stop = self.blocks.find_admission_stop(
-            request,
-            hits,
-            computed + num_new,
-            whole=self.config.scheduler_reserve_full_isl,
-            idle=not self.running,
-        )
-        return _Offer(hits, computed, num_new) if stop is None else stop
-
-    def _count_lookup(self, request: Request, hit_tokens: int) -> None:
-        first = request.num_cached_tokens is None
-        if first:
-            request.num_cached_tokens = hit_tokens
-        if not self.blocks.caches_prefixes:
-            return
-        if first:
-            self._queried += request.num_tokens
-            self._hit += hit_tokens
-        else:
-            self._resumed_queried += request.num_tokens
-            self._resumed_hit += hit_tokens
 
     # -- endings ------------------------------------------------------------------------------------------------------
 

@@ -183,6 +183,10 @@ class SteadyDecodes:
             if following < request.steady_until:
                 self._due.setdefault(following, {})[request] = None
 
+    def register_for(self, request: Request) -> bool:
+        """`register_like` before a lookup by `request`."""
+        return self.register_like(request, request.num_tokens // self._block_size)
+
     def register_like(self, request: Request, num_blocks: int) -> bool:
         """Before a request looks up or registers its first `num_blocks` full blocks: enter those that members have
         filled with the same content, oldest first. True if a member may yet fill one of them."""

@@ -95,7 +95,7 @@ class Replica:
         self._num_entered = 0  # that joined the queue since
         scheduler = simulation.core.scheduler
         self._received = ReceivedKv(scheduler.preemption, scheduler.blocks)
-        scheduler.preemption = self._received
+        scheduler.suspend_by(self._received)
 
     @property
     def is_busy(self) -> bool:
