@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.build import build_scheduler
 from engine.catalog import GpuSpec, attention_weights, find_catalog_model, find_gpu
+from engine.catalog.advice import advice_on
 from engine.clock import VirtualClock
 from engine.config import GIB, MIB, EngineConfig
 from engine.engine_core import EngineCore
@@ -82,7 +83,9 @@ def find_simulated_spec(model: str) -> ModelSpec:
 
     if model in BUILTIN_SPECS:
         return BUILTIN_SPECS[model]
-    raise ConfigError(f"model: {model!r} is neither in the catalogue nor a directory with a config.json")
+    raise ConfigError(
+        f"model: {model!r} is neither in the catalogue nor a directory with a config.json. {advice_on(model)}"
+    )
 
 
 def gpu_defaults(gpu: GpuSpec) -> dict[str, int]:

@@ -81,6 +81,23 @@ def find_catalog_model(name: str) -> ModelSpec | None:
     return None
 
 
+def published_name(model: str) -> str:
+    """With the organisation it is published by: `Qwen2.5-7B` -> `Qwen/Qwen2.5-7B`, and `-AWQ` keeps its ending. The
+    name itself where it has an organisation, or is not in the catalogue."""
+    spec = None if "/" in model else find_catalog_model(model)
+    if spec is None:
+        return model
+    aliases = next(aliases for each, aliases in _models() if each is spec)
+    owner = spec.name.partition("/")[0]
+    names = [spec.name, *(name if "/" in name else f"{owner}/{name}" for name in aliases)]
+    for key in _model_keys(model):
+        for name in names:
+            if key in _model_keys(name):
+                bare = name.rpartition("/")[2]
+                return name if bare.lower() == model.lower() else f"{name.partition('/')[0]}/{model}"
+    return f"{owner}/{model}"
+
+
 def quantization_in_name(model: str) -> str | None:
     """Weight type that a model's name states: `Qwen2.5-7B-Instruct-AWQ` -> `int4`; None where it states none."""
     words = " ".join(match.group(0) for match in _QUANTISATION.finditer(model.rpartition("/")[2])).lower()

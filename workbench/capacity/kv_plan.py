@@ -168,7 +168,7 @@ def _start(
         memory = resolve_simulated(config, deployment.device, deployment.spec).memory
     except ConfigError as error:
         left = sized.budget_bytes - sized.weight_bytes - sized.activation_bytes - sized.overhead_bytes
-        return given.get("num_blocks", geometry.num_blocks(left)), str(error)
+        return config.cache.num_blocks or geometry.num_blocks(left), str(error)
     needed = memory.kv_bytes + memory.weight_bytes + memory.activation_bytes + memory.overhead_bytes
     if kv_bytes is not None and needed > memory.device_bytes:
         return memory.num_blocks, (

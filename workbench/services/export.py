@@ -11,6 +11,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from engine.catalog import find_catalog_model, published_name
 from engine.config import engine_field_names
 from engine.errors import ConfigError
 from workbench.capacity.deployment import DeploymentPlan, Pool, read_deployment
@@ -110,8 +111,13 @@ def _plan_provenance(path: Path, value: Mapping[str, Any]) -> Iterator[str]:
             f"evidence: one instance sustains {rate.get('value')} requests/s ({rate.get('low')} to {rate.get('high')}; "
             f"{rate.get('source')})"
         )
-    if isinstance(value.get("replicas"), Mapping):
-        yield "replicas: " + ", ".join(f"{key} {number}" for key, number in value["replicas"].items())
+    replicas = value.get("replicas")
+    if isinstance(replicas, Mapping):
+        names = ("minimum", "with_headroom", "n_minus_1")
+        yield "replicas: " + ", ".join(f"{name} {replicas[name]}" for name in names if name in replicas)
+        for run in replicas.get("simulated") or ():
+            outcome = run["reason"] or "all limits held"
+            yield f"evidence: {run['replicas']} replicas at {run['rate_per_s']:g}/s: {outcome}"
 
 
 def _facts(
@@ -134,7 +140,7 @@ def _facts(
     lines = [*provenance, f"vLLM {version}: every option below is one of its options."]
     facts = DeploymentFacts(
         name=name,
-        model=plan.model,
+        model=published_name(plan.model),
         vllm_version=version,
         image=f"vllm/vllm-openai:v{version}",
         gpus_per_replica=plan.tensor_parallel_size,
@@ -180,7 +186,6 @@ def _options(
 
 
 def _model_warnings(plan: DeploymentPlan) -> Iterator[str]:
-    from engine.catalog import find_catalog_model
     from engine.models.builtin import BUILTIN_SPECS
 
     if plan.model in BUILTIN_SPECS or find_catalog_model(plan.model) is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.catalog import find_catalog_model
+from engine.catalog import published_name
 from workbench.capacity.deployment import DeploymentPlan
 from workbench.scenario import ScenarioError
 from workbench.store.errors import StoreError
@@ -43,7 +43,7 @@ def plan_of_study(directory: Path) -> tuple[str, DeploymentPlan, tuple[str, ...]
     target = scenario.get("target") or {}
     is_simulated = target.get("kind") == "simulated"
     plan = DeploymentPlan(
-        model=_model_name(str(scenario["model"])),
+        model=published_name(str(scenario["model"])),
         gpu=target.get("gpu"),
         tensor_parallel_size=target.get("tensor_parallel_size") or 1,
         quantization=target.get("quantization"),
@@ -61,15 +61,6 @@ def _run_facts(run: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         return load_run(run).record.engine, load_run_info(run).provenance
     except StoreError:
         return {}, {}
-
-
-def _model_name(model: str) -> str:
-    """With the organisation that the catalogue knows for it."""
-    found = find_catalog_model(model)
-    if found is None or "/" in model or "/" not in found.name:
-        return model
-    short = found.name.rpartition("/")[2]
-    return found.name if short.lower().startswith(model.lower()) else f"{found.name.rpartition('/')[0]}/{model}"
 
 
 def _lines(

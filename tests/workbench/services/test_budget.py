@@ -167,6 +167,34 @@ def test_startup_lines_are_those_that_vllm_printed(
     ]
 
 
+@pytest.mark.parametrize(
+    ("model", "kv_dtype", "gib", "num_blocks", "max_model_len", "concurrency"),
+    [
+        # what vLLM printed after "Available KV cache memory" or "reserved for KV Cache", and where
+        ("Qwen/Qwen3-0.6B", "auto", 69.66, 40_759, 4_096, "159.21"),  # vllm-project/vllm pull request 24577
+        ("Qwen/Qwen3-14B", "auto", 6.51, 2_666, 32_768, "1.30"),  # LMCache/LMCache issue 1739
+        ("Qwen/Qwen3-1.7B", "auto", 18.78, 10_991, 1_024, "171.73"),  # vllm-project/vllm issue 33263, tokens only
+        ("meta-llama/Llama-3.1-8B-Instruct", "auto", 3.81, 1_952, 20_000, "1.56"),  # vllm-project/vllm issue 10517
+        ("meta-llama/Llama-3.1-8B-Instruct", "auto", 2.89, 1_478, 29_000, "0.82"),  # the same
+        # start-up logs of vLLM 0.7 and 0.8 in public repositories
+        ("Qwen/Qwen2.5-1.5B-Instruct", "auto", 2.36, 5_519, 32_768, "2.69"),
+        ("Qwen/Qwen2.5-1.5B", "auto", 15.52, 36_332, 4_096, "141.92"),
+        ("Qwen/Qwen2.5-0.5B", "auto", 34.81, 190_100, 32_768, "92.82"),
+        ("meta-llama/Llama-3.2-3B-Instruct", "auto", 2.38, 1_395, 10_000, "2.23"),
+        ("microsoft/phi-4", "auto", 2.18, 715, 2_048, "5.59"),
+    ],
+)
+def test_blocks_of_the_gib_that_vllm_found_are_those_it_printed(
+    model: str, kv_dtype: str, gib: float, num_blocks: int, max_model_len: int, concurrency: str
+) -> None:
+    def blocks(size: float) -> int:
+        return int(ask(model=model, gpu="h200", kv_dtype=kv_dtype, kv_bytes=f"{int(size * GIB)}")["num_blocks"])
+
+    assert blocks(gib - 0.005) <= num_blocks <= blocks(gib + 0.005)  # two digits were printed
+    sized = ask(model=model, gpu="h200", max_model_lens=(max_model_len,), settings={"num_blocks": num_blocks})
+    assert sized["startup_lines"][1].endswith(f"request: {concurrency}x")
+
+
 def test_model_whose_layers_are_all_windowed_needs_blocks_for_window_and_step() -> None:
     found = ask(model="mistralai/Mistral-7B-Instruct-v0.1", kv_bytes="16GiB", max_model_lens=(32768,))
     assert (found["bytes_per_token"], found["num_blocks"]) == (131_072, 8192)

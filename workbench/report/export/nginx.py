@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from workbench.report.export.facts import DeploymentFacts, PoolFacts, RouterFacts
@@ -31,8 +32,10 @@ def nginx_config(
     for pool in facts.pools:
         body += _upstream(pool, router, hosts(pool), facts.port, is_resolved=resolver is not None)
     body += _server(facts, router)
+    # A long prompt stays in memory instead of going through a file.
+    body = ["client_max_body_size 64m;", "client_body_buffer_size 1m;", *body]
     inner = "\n".join(f"    {line}" if line else "" for line in body)
-    return f"events {{ worker_connections 4096; }}\nhttp {{\n    client_max_body_size 64m;\n{inner}\n}}\n"
+    return f"events {{ worker_connections 4096; }}\nhttp {{\n{inner}\n}}\n"
 
 
 def _limits(router: RouterFacts) -> list[str]:
@@ -134,5 +137,19 @@ def _server(facts: DeploymentFacts, router: RouterFacts) -> list[str]:
         "        proxy_buffering off;  # tokens are streamed",
         "        proxy_read_timeout 600s;",
         "    }",
+        *(_refusal() if router.requests_per_s is not None or router.max_in_flight is not None else []),
         "}",
+    ]
+
+
+def _refusal() -> list[str]:
+    """429 as OpenAI's clients read errors, and try again."""
+    error = {"message": "too many requests, try again later", "type": "rate_limit_error", "code": 429}
+    return [
+        "    error_page 429 @refused;",
+        "    location @refused {",
+        "        default_type application/json;",
+        "        add_header Retry-After 1 always;",
+        f"        return 429 '{json.dumps({'error': error})}';",
+        "    }",
     ]
