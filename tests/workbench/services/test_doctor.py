@@ -118,6 +118,10 @@ PLANTED: dict[str, tuple[str, Scenario]] = {
         "rate_limit_too_low",
         scenario(fleet={"rate_limit": {"requests_per_s": 0.1, "clients": 10}}),
     ),
+    "a limit for all under the load": (
+        "rate_limit_too_low",
+        scenario(rate=8, fleet={"replicas": 2, "rate_limit": {"requests_per_s": 4, "burst": 4, "per": "all"}}),
+    ),
     "two replicas for the load of three": (
         "saturation",
         scenario(kind(1500, 100), rate=30, count=600, fleet={"replicas": 2}),

@@ -95,6 +95,7 @@ def traffic_of(record: RunRecord, summary: RunSummary, client_cap: int | None) -
     span = float(table.arrival_s.max()) if len(table) else 0.0
     totals = table.num_prompt_tokens + table.num_output_tokens
     missed = [result for result in summary.limits if not result.is_met]
+    rationed = 0 if record.fleet is None else int(record.fleet["not_served"].get("rate_limit", 0))
     lag = client_lag_s(table)
     lag = lag[np.isfinite(lag)]
     return Traffic(
@@ -103,7 +104,7 @@ def traffic_of(record: RunRecord, summary: RunSummary, client_cap: int | None) -
         meets_slo=summary.meets_slo,
         missed=tuple(_describe(result) for result in missed),
         misses_tpot=any(result.limit.metric in ("tpot_s", "itl_s") for result in missed),
-        misses_ttft=any(result.limit.metric == "ttft_s" for result in missed),
+        misses_ttft=any(result.limit.metric == "ttft_s" and _is_missed_inside(result, rationed) for result in missed),
         arrival_rate=len(table) / span if span > 0 else None,
         completion_rate=completion_rate(record),
         busy_share=_busy_share(record.steps, span),
@@ -122,6 +123,11 @@ def traffic_of(record: RunRecord, summary: RunSummary, client_cap: int | None) -
         is_client_capped=client_cap is not None,
         client_cap=client_cap,
     )
+
+
+def _is_missed_inside(result: LimitResult, rationed: int) -> bool:
+    """Also by those that the rate limit let in: what it refused never saw an engine."""
+    return result.limit.is_mean or result.num_met < result.required_fraction * (result.num_issued - rationed)
 
 
 def _describe(result: LimitResult) -> str:
