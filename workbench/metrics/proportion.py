@@ -59,5 +59,13 @@ def most_misses(num: int, required: float, confidence: float = CONFIDENCE) -> in
     return low
 
 
+def fewest_to_show(required: float, confidence: float = CONFIDENCE) -> int:
+    """Samples from which a required share can be shown to hold, if all keep it; 1 for a share of 1 (see `prove`)."""
+    if required >= 1:
+        return 1
+    square = _quantile(confidence) ** 2
+    return max(1, math.ceil(square * required / (1 - required)))
+
+
 def _quantile(confidence: float) -> float:
     return NormalDist().inv_cdf(0.5 + confidence / 2)

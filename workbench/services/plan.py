@@ -13,7 +13,7 @@ from engine.catalog import find_gpu
 from engine.errors import ConfigError
 from engine.simulation import find_simulated_spec
 from workbench.capacity.cost import cost_of
-from workbench.capacity.figures import SpeedError, speed_error
+from workbench.capacity.figures import Figure, SpeedError, speed_error
 from workbench.capacity.kv_plan import Deployment, plan_kv
 from workbench.scenario import scenario_to_dict
 from workbench.scenario.schema import Scenario
@@ -21,16 +21,15 @@ from workbench.scenario.target import SimulatedTarget
 from workbench.services.plan_alternatives import Comparison
 from workbench.services.plan_fleet import HEADROOM, SHORT_S, FleetSizer, fleet_of, guess_of
 from workbench.services.plan_probe import Capacity, CapacityProber, capacity_of, engine_params, policy_of
-from workbench.services.plan_question import PlanQuestion, Task, task_of, with_rate
+from workbench.services.plan_question import ENOUGH_REQUESTS, PlanQuestion, Task, task_of, with_rate
 from workbench.services.targets import build_target, device_of
 from workbench.store.provenance import collect_provenance
 from workbench.workload.analysis import length_figures
 from workbench.workload.rate import shortened
 
-QUICK_REQUESTS = 600
 _BUDGETS = (512, 1024, 4096, 8192)
 """max_num_batched_tokens to try beside the GPU's default."""
-_PATIENCE_S = 30.0
+_PATIENCE_S = 45.0
 """From the start; alternatives that are not estimated by then are said to be missing."""
 
 Say = Callable[[str], None]
@@ -84,7 +83,8 @@ def plan(question: PlanQuestion, say: Say) -> Plan:
         target = _target(scenario)
         sizer = FleetSizer(scenario, task.workload, policy_of(scenario))
         minimum = sizer.minimum(task.rate_per_s, guess_of(task.rate_per_s, capacity.rate_per_s.value))
-        roomy = sizer.minimum(task.rate_per_s / (1.0 - HEADROOM), guess_of(minimum, 1.0 - HEADROOM))
+        more = task.rate_per_s / (1.0 - HEADROOM)
+        roomy = sizer.minimum(more, max(minimum, guess_of(more, capacity.rate_per_s.value)))
         say(f"{minimum} replicas hold, {roomy} with headroom")
         alternatives = []
         if comparison is not None:
@@ -113,8 +113,7 @@ def plan(question: PlanQuestion, say: Say) -> Plan:
             "minimum": minimum,
             "with_headroom": roomy,
             "n_minus_1": minimum + 1,
-            "low": guess_of(task.rate_per_s, capacity.rate_per_s.high),
-            "high": None if capacity.rate_per_s.low <= 0 else guess_of(task.rate_per_s, capacity.rate_per_s.low),
+            **_range(minimum, task.rate_per_s, capacity.rate_per_s),
             "headroom": HEADROOM,
             "routing": target.routing,
             "source": f"fleets simulated here at the target rate; low to high by {error.source}",
@@ -127,9 +126,17 @@ def plan(question: PlanQuestion, say: Say) -> Plan:
     return Plan(scenario=scenario, values=values, door=task.door)
 
 
+def _range(minimum: int, rate_per_s: float, instance: Figure) -> dict[str, int | None]:
+    """Replicas at both ends of the instance's interval, by division; the simulated minimum lies between them."""
+    return {
+        "low": min(minimum, guess_of(rate_per_s, instance.high)),
+        "high": None if instance.low <= 0 else max(minimum, guess_of(rate_per_s, instance.low)),
+    }
+
+
 def _tuned(task: Task, say: Say) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Parameters that carry most on a shortened workload: the GPU's defaults, or another token budget."""
-    quick = shortened(task.workload, QUICK_REQUESTS)
+    quick = shortened(task.workload, ENOUGH_REQUESTS)
     policy = policy_of(task.scenario)
     prober = CapacityProber(target=build_target(task.scenario, {}), workload=quick, policy=policy)
     best = prober.bracket(task.rate_per_s).passed
@@ -170,7 +177,7 @@ def _instance(
     target = build_target(scenario, {})
     policy = policy_of(scenario)
     prober = CapacityProber(target=target, workload=task.workload, policy=policy)
-    quick = CapacityProber(target=target, workload=shortened(task.workload, QUICK_REQUESTS), policy=policy)
+    quick = CapacityProber(target=target, workload=shortened(task.workload, ENOUGH_REQUESTS), policy=policy)
     start = max(each["rate_per_s"] for each in tried if each["rate_per_s"])
     record = prober.at(start)[1]
     error = speed_error(record.engine["profile"])
@@ -185,7 +192,7 @@ def _instance(
 
 def _comparison(scenario: Scenario, task: Task, tried: list[dict[str, Any]]) -> Comparison:
     start = max(each["rate_per_s"] for each in tried if each["rate_per_s"])
-    return Comparison(scenario, shortened(task.workload, QUICK_REQUESTS), start, task.rate_per_s, _mean_tokens(task))
+    return Comparison(scenario, shortened(task.workload, ENOUGH_REQUESTS), start, task.rate_per_s, _mean_tokens(task))
 
 
 def _tokens(task: Task) -> dict[str, Any]:
@@ -241,6 +248,11 @@ def _warnings(task: Task) -> list[str]:
         names = ", ".join(f"target.{name}" for name in task.left_out)
         found.append(
             f"a plan is of equal replicas that serve everybody: {names} not in these figures. `workbench run` has them"
+        )
+    if task.repeats > 1:
+        found.append(
+            f"the trace has {len(task.workload) // task.repeats} requests, too few to show the limits: it is replayed "
+            f"{task.repeats} times, and equal prompts may hit the prefix cache. Give a longer trace"
         )
     if span_s >= SHORT_S:
         return found

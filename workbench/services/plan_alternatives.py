@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from engine.catalog import find_gpu
@@ -126,8 +127,9 @@ class Comparison:
             for each in _routings(target, replicas, at_rate(self._workload, self._rate))
         ]
         own = self._ready(self._base, until)
-        rows = [self._row(Variation(name="as planned"), own, own, base, prices)]
-        rows += [self._row(each, self._ready(future, until), own, base, prices) for each, future in self._found]
+        shown = partial(self._row, own=own, base=base, prices=prices, planned=replicas)
+        rows = [shown(Variation(name="as planned"), own)]
+        rows += [shown(each, self._ready(future, until)) for each, future in self._found]
         mark_pareto(rows)
         for each, latency in fleets:
             rows.append(self._fleet_row(each, self._ready(latency, until)))
@@ -151,9 +153,11 @@ class Comparison:
         self,
         each: Variation,
         found: Estimate | None,
+        *,
         own: Estimate | None,
         base: Figure,
         prices: Mapping[str, float],
+        planned: int,
     ) -> dict[str, Any]:
         row: dict[str, Any] = {"name": each.name, "changes": {**each.target, **each.engine}}
         if found is None or own is None or own.rate_per_s is None:
@@ -165,6 +169,8 @@ class Comparison:
         source = f"quick simulation of {len(self._workload)} requests, relative to the plan's instance ({error.source})"
         rate = Figure(value=value, low=value / (1 + error.share), high=value * (1 + error.share), source=source)
         replicas = guess_of(self._rate, value)
+        if replicas > 1:  # a fleet may take more or fewer than division says: as the planned one does
+            replicas = max(1, round(replicas * planned / guess_of(self._rate, base.value)))
         target = each.applied(self._scenario).target
         assert isinstance(target, SimulatedTarget)
         num_gpus = replicas * target.tensor_parallel_size

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -111,9 +112,7 @@ def check_plan(question: CheckQuestion, on_progress: ProgressCallback | None = N
     replicas = question.replicas or planned
     rate = float(document["rate_per_s"]) * replicas / planned
     scenario = with_rate(scenario, rate)
-    endpoint = EndpointTarget(
-        kind="endpoint", url=base_url(question.url), model=question.model, api_key_env=question.api_key_env
-    )
+    endpoint = _endpoint(question)
     measured = run_scenario(scenario.model_copy(update={"target": endpoint}), on_progress=on_progress)
     predicted = run_scenario(scenario if target.pools else fleet_of(scenario, replicas))
     return PlanCheck(
@@ -123,6 +122,16 @@ def check_plan(question: CheckQuestion, on_progress: ProgressCallback | None = N
         verdict=measured.verdict.status.value,
         reasons=tuple(measured.verdict.messages),
     )
+
+
+def _endpoint(question: CheckQuestion) -> EndpointTarget:
+    try:
+        return EndpointTarget(
+            kind="endpoint", url=base_url(question.url), model=question.model, api_key_env=question.api_key_env
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"--endpoint: {first['loc'][0]}: {first['msg']} (got {first['input']!r})") from None
 
 
 def _figures(
@@ -212,12 +221,14 @@ def _read(path: Path) -> dict[str, Any]:
                 f"{path}: is no plan: it has no section {name!r}. Write one with workbench plan --write"
             )
     try:
-        is_usable = int(document["replicas"]["minimum"]) > 0 and math.isfinite(document["kv_budget"]["num_blocks"])
-    except (KeyError, TypeError, ValueError):
+        numbers = (document["replicas"]["minimum"], document["kv_budget"]["num_blocks"], document["rate_per_s"])
+        is_usable = all(math.isfinite(number) and number > 0 for number in numbers)
+    except (KeyError, TypeError):
         is_usable = False
     if not is_usable:
         raise ConfigError(
-            f"{path}: replicas.minimum and kv_budget.num_blocks must be numbers, as workbench plan writes"
+            f"{path}: replicas.minimum, kv_budget.num_blocks and rate_per_s must be numbers over 0, as workbench plan "
+            "writes them"
         )
     return document
 

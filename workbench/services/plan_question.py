@@ -11,6 +11,7 @@ from typing import Any
 
 from engine.errors import ConfigError
 from engine.simulation import find_simulated_spec
+from workbench.metrics.proportion import fewest_to_show
 from workbench.scenario import Scenario, load_scenario
 from workbench.scenario.arrivals import TraceArrivals
 from workbench.scenario.loader import parse_scenario
@@ -19,6 +20,8 @@ from workbench.workload import generate_workload
 from workbench.workload.rate import arrival_rate
 from workbench.workload.records import ModelLimits, Workload
 
+ENOUGH_REQUESTS = 600
+"""To try parameters and alternatives with, and of a trace that is replayed several times."""
 _LEN_STEP = 1024
 _OF_THE_FLEET = (
     "replicas",
@@ -61,6 +64,8 @@ class Task:
     """On one instance."""
     workload: Workload
     rate_per_s: float
+    repeats: int = 1
+    """Times that a trace too short to show the limits is replayed."""
     left_out: tuple[str, ...] = ()
     """Keys of the target that a plan of equal replicas does without."""
     door: Mapping[str, Any] = field(default_factory=dict)
@@ -80,6 +85,16 @@ def task_of(question: PlanQuestion) -> Task:
         max_model_len=scenario.engine.get("max_model_len", spec.max_position), vocab_size=spec.vocab_size
     )
     workload = generate_workload(scenario, limits, seed=scenario.seed)
+    repeats, needed = 1, _fewest(scenario)
+    if len(workload) < needed:
+        if question.scenario is not None:
+            raise ConfigError(
+                f"plan: {len(workload)} requests cannot show that the limits hold, at least {needed} can. Raise "
+                "workload.num_requests, or workload.arrivals.loop of a trace"
+            )
+        repeats = math.ceil(ENOUGH_REQUESTS / max(1, len(workload)))
+        scenario = _looped(scenario, repeats)
+        workload = generate_workload(scenario, limits, seed=scenario.seed)
     known = arrival_rate(workload)
     if known is None or workload.closed_loop is not None:
         raise ConfigError("plan: needs arrivals with a rate: a trace with times, poisson, ... (got none)")
@@ -95,9 +110,25 @@ def task_of(question: PlanQuestion) -> Task:
         scenario=scenario.model_copy(update={"target": single}),
         workload=workload,
         rate_per_s=rate,
+        repeats=repeats,
         left_out=left_out,
         door=_door(target),
     )
+
+
+def _fewest(scenario: Scenario) -> int:
+    """Requests that can show every limit on all of them, if none misses it."""
+    if scenario.slo is None:
+        return 1
+    shares = [each.required_fraction(scenario.slo.attainment_target) for each in scenario.slo.limits]
+    return max((fewest_to_show(share) for share in shares), default=1)
+
+
+def _looped(scenario: Scenario, rounds: int) -> Scenario:
+    workload = scenario.workload
+    assert workload.arrivals is not None
+    arrivals = workload.arrivals.model_copy(update={"loop": rounds})
+    return scenario.model_copy(update={"workload": workload.model_copy(update={"arrivals": arrivals})})
 
 
 def _door(target: SimulatedTarget) -> dict[str, Any]:

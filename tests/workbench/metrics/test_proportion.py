@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.metrics.proportion import Proof, most_misses, prove, wilson_interval
+from workbench.metrics.proportion import Proof, fewest_to_show, most_misses, prove, wilson_interval
 
 
 def test_wilson_interval_matches_published_values() -> None:
@@ -34,3 +34,10 @@ def test_most_misses_is_the_last_number_not_broken(num: int, required: float) ->
     most = most_misses(num, required)
     assert prove(num - most, num, required) is not Proof.BROKEN
     assert prove(num - most - 1, num, required) is Proof.BROKEN
+
+
+@pytest.mark.parametrize(("required", "fewest"), [(0.5, 4), (0.95, 73), (0.99, 381), (1.0, 1)])
+def test_fewest_to_show_is_where_all_met_begins_to_hold(required: float, fewest: int) -> None:
+    assert fewest_to_show(required) == fewest
+    assert prove(fewest, fewest, required) is Proof.HOLDS
+    assert prove(fewest - 1, fewest - 1, required) is not Proof.HOLDS

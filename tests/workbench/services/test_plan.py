@@ -69,6 +69,38 @@ def test_plan_fleets_grow_with_headroom_and_with_the_loss_of_one(found: Plan) ->
     assert replicas["n_minus_1"] == replicas["minimum"] + 1
 
 
+def test_plan_interval_of_the_replicas_holds_the_simulated_minimum(found: Plan) -> None:
+    replicas = found.values["replicas"]
+
+    assert replicas["low"] <= replicas["minimum"] <= replicas["high"]
+
+
+FEW = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2024-05-12 00:00:{second:02d}.5,800,{tokens}\n" for second, tokens in enumerate((20, 30, 40, 50, 60))
+)
+
+
+def test_trace_too_short_to_show_the_limits_is_replayed_and_said(tmp_path: Path) -> None:
+    trace = tmp_path / "few.csv"
+    trace.write_text(FEW)
+    question = PlanQuestion(
+        model="Qwen2.5-7B", gpu="a100-80g-sxm", trace=trace, rate_per_s=4, slo=["ttft_p95=2s"], with_alternatives=False
+    )
+
+    values = plan(question, lambda _: None).values
+
+    assert values["tokens"]["num_requests"] == 600
+    assert values["replicas"]["minimum"] == 1
+    assert "has 5 requests" in values["warnings"][0]
+
+
+def test_scenario_with_too_few_requests_to_show_the_limits_says_how_many_it_takes(scenario: Path) -> None:
+    question = PlanQuestion(scenario=scenario, overrides=["workload.classes.0.count=40"], with_alternatives=False)
+
+    with pytest.raises(ConfigError, match="40 requests cannot show that the limits hold, at least 73 can"):
+        plan(question, lambda _: None)
+
+
 def test_plan_file_is_what_export_deploys(found: Plan, tmp_path: Path) -> None:
     write_plan(tmp_path / "plan.yaml", found)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from engine.errors import ConfigError
 from workbench.scenario import ScenarioError
 from workbench.services.plan_check import CheckQuestion, check_plan
 
@@ -102,3 +103,21 @@ def test_check_of_what_is_no_plan_says_so(tmp_path: Path, document: Any, message
 
     with pytest.raises(ScenarioError, match=message):
         check_plan(CheckQuestion(plan=path, url="http://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize("rate", ["fast", -3, 0, None])
+def test_check_of_a_plan_without_a_rate_says_so(tmp_path: Path, rate: Any) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(json.dumps(plan_document(rate_per_s=rate)))
+
+    with pytest.raises(ConfigError, match="rate_per_s must be numbers over 0"):
+        check_plan(CheckQuestion(plan=path, url="http://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1", "127.0.0.1:8000"])
+def test_check_of_what_is_no_web_address_says_so(tmp_path: Path, url: str) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(json.dumps(plan_document()))
+
+    with pytest.raises(ConfigError, match=r"--endpoint: url: must be an http"):
+        check_plan(CheckQuestion(plan=path, url=url))
