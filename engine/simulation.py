@@ -101,8 +101,11 @@ def resolve_simulated(config: EngineConfig, device: SimulatedDevice, spec: Model
     """Size the KV cache of one rank. Raises `ConfigError` or `MemoryBudgetError` for what would not start."""
     spec = spec or find_simulated_spec(config.model.model)
     tp = device.tensor_parallel_size
-    if spec.num_heads % tp:
-        raise ConfigError(f"tensor_parallel_size: must divide the model's {spec.num_heads} attention heads (got {tp})")
+    if not can_share(spec, tp):
+        raise ConfigError(
+            f"tensor_parallel_size: must divide the model's {spec.num_heads} attention heads, and divide its "
+            f"{spec.num_kv_heads} KV heads or be a multiple of them (got {tp})"
+        )
     max_model_len = config.model.max_model_len or spec.max_position
     total = device_memory_bytes(device.gpu)
     graphs = graph_bytes(spec, enforce_eager=config.device.enforce_eager) if device.budgets_graphs else 0
@@ -205,6 +208,12 @@ def with_gpu_defaults(values: Mapping[str, Any], gpu: GpuSpec) -> dict[str, Any]
     if "max_num_seqs" not in values:
         merged["max_num_seqs"] = min(merged["max_num_seqs"], merged["max_num_batched_tokens"])
     return merged
+
+
+def can_share(spec: ModelSpec, tensor_parallel_size: int) -> bool:
+    """vLLM's rule (`models/llama.py`): ranks hold equally many heads, and KV heads are divided or repeated evenly."""
+    tp, kv_heads = tensor_parallel_size, spec.num_kv_heads
+    return spec.num_heads % tp == 0 and (kv_heads % tp == 0 or tp % kv_heads == 0)
 
 
 def rank_spec(spec: ModelSpec, tensor_parallel_size: int) -> ModelSpec:

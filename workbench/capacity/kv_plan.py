@@ -16,6 +16,7 @@ from engine.model_spec import ModelSpec
 from engine.simulation import (
     CONTEXT_BYTES,
     SimulatedDevice,
+    can_share,
     graph_bytes,
     rank_spec,
     resolve_simulated,
@@ -39,6 +40,10 @@ class Deployment:
     def config(self, **values: Any) -> EngineConfig:
         """Raises `ConfigError` for a parameter that cannot be."""
         return EngineConfig.from_dict(with_gpu_defaults({**self.engine, **values}, self.device.gpu))
+
+    def can_span(self, num_gpus: int) -> bool:
+        """The model's heads can be shared among so many."""
+        return can_share(self.spec, num_gpus)
 
     def with_engine(self, **values: Any) -> Deployment:
         return replace(self, engine=MappingProxyType({**self.engine, **values}))

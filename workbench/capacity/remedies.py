@@ -132,7 +132,7 @@ def _smaller_steps(deployment: Deployment, refused: KvPlan) -> Iterator[Remedy]:
 def _more_gpus(deployment: Deployment, refused: KvPlan) -> Iterator[Remedy]:
     """The fewest GPUs."""
     for count in _GPU_COUNTS:
-        if count <= deployment.device.tensor_parallel_size or deployment.spec.num_heads % count:
+        if count <= deployment.device.tensor_parallel_size or not deployment.can_span(count):
             continue
         plan = _again(deployment.with_device(tensor_parallel_size=count), refused)
         if plan.starts:
@@ -142,7 +142,7 @@ def _more_gpus(deployment: Deployment, refused: KvPlan) -> Iterator[Remedy]:
 
 def _most_gpus(deployment: Deployment, refused: KvPlan) -> Remedy | None:
     """As many as are usual in one deployment and divide the heads; None where there are as many already."""
-    counts = [count for count in _GPU_COUNTS if deployment.spec.num_heads % count == 0]
+    counts = [count for count in _GPU_COUNTS if not deployment.can_span(count) == 0]
     if not counts or counts[-1] <= deployment.device.tensor_parallel_size:
         return None
     plan = _again(deployment.with_device(tensor_parallel_size=counts[-1]), refused)

@@ -135,6 +135,8 @@ def test_length_over_the_models_positions_is_said() -> None:
         ({"model": "nope"}, "neither in the catalogue"),
         ({"gpu": "a100-81g"}, "not in the catalogue"),
         ({"tensor_parallel_size": 3}, "attention heads"),
+        ({"model": "microsoft/phi-4", "tensor_parallel_size": 4}, "10 KV heads or be a multiple of them"),
+        ({"model": "Qwen2.5-0.5B", "tensor_parallel_size": 7}, "2 KV heads or be a multiple of them"),
         ({"dtype": "fp3"}, "did you mean 'fp8'"),
         ({"kv_bytes": "16 apples"}, "a size must be"),
         ({"utilizations": (1.5,)}, "at most 1"),
