@@ -13,7 +13,7 @@ _NOT_PER_HEAD = (
         "caches one latent per token (MLA)",
     ),
     (
-        r"mamba|jamba|falcon-h|nemotron-(h|nano)|qwen3-next|qwen3\.[5-9]|rwkv|kimi-linear|granite-4",
+        r"mamba|jamba|falcon-h|nemotron-(h|nano-\d+b-v2|3)|qwen3-next|qwen3\.[5-9]|rwkv|kimi-linear|granite-4",
         "has state-space layers",
     ),
     (r"gemma-?[34]|gpt-oss|llama-?4|ministral-8b|command-(a|r7b)", "mixes full and windowed layers"),

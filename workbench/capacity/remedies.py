@@ -142,7 +142,7 @@ def _more_gpus(deployment: Deployment, refused: KvPlan) -> Iterator[Remedy]:
 
 def _most_gpus(deployment: Deployment, refused: KvPlan) -> Remedy | None:
     """As many as are usual in one deployment and divide the heads; None where there are as many already."""
-    counts = [count for count in _GPU_COUNTS if not deployment.can_span(count) == 0]
+    counts = list(filter(deployment.can_span, _GPU_COUNTS))
     if not counts or counts[-1] <= deployment.device.tensor_parallel_size:
         return None
     plan = _again(deployment.with_device(tensor_parallel_size=counts[-1]), refused)
