@@ -73,8 +73,10 @@ class KvPlan:
     budget_bytes: int
     """`device_bytes x gpu_memory_utilization`."""
     num_gpus: int
+    given_bytes: int | None
+    """The cache's size where it was given in bytes."""
     is_sized_directly: bool
-    """The cache's size was given; the other lines are then for information."""
+    """The cache's size was given, in bytes or blocks; the other lines are then for information."""
     problem: str | None
     """Why this would not start, in the engine's own words; None where it starts."""
 
@@ -89,6 +91,13 @@ class KvPlan:
     @property
     def kv_bytes(self) -> int:
         return self.num_blocks * self.geometry.bytes_per_block
+
+    @property
+    def available_bytes(self) -> int:
+        """What the cache may take: its blocks and a rest smaller than one."""
+        if self.given_bytes is not None:
+            return self.given_bytes
+        return self.kv_bytes + (0 if self.is_sized_directly else max(0, self.ledger["free"]))
 
     @property
     def longest_len(self) -> int:
@@ -155,6 +164,7 @@ def plan_kv(deployment: Deployment, *, max_model_len: int, kv_bytes: int | None 
         device_bytes=sized.device_bytes,
         budget_bytes=sized.budget_bytes,
         num_gpus=device.tensor_parallel_size,
+        given_bytes=kv_bytes,
         is_sized_directly=kv_bytes is not None or "num_blocks" in deployment.engine,
         problem=problem,
     )

@@ -42,7 +42,7 @@ def plan_windowed(spec: ModelSpec, plan: KvPlan, max_num_batched_tokens: int) ->
     num_groups = 2 if full else 1
     geometry: KvGeometry = plan.geometry
     # Groups are of equal size: the layers of both kinds are as many (every second one), or of one kind.
-    num_blocks = plan.kv_bytes * num_groups // geometry.bytes_per_block
+    num_blocks = plan.available_bytes * num_groups // geometry.bytes_per_block
     seen = min(spec.sliding_window - 1 + max_num_batched_tokens, plan.max_model_len)
     per_request = geometry.num_blocks_for(seen) + 1 + (geometry.num_blocks_for(plan.max_model_len) if full else 0)
     return WindowedPlan(

@@ -117,7 +117,8 @@ def _plan_provenance(path: Path, value: Mapping[str, Any]) -> Iterator[str]:
         yield "replicas: " + ", ".join(f"{name} {replicas[name]}" for name in names if name in replicas)
         for run in replicas.get("simulated") or ():
             outcome = run["reason"] or "all limits held"
-            yield f"evidence: {run['replicas']} replicas at {run['rate_per_s']:g}/s: {outcome}"
+            several = "s" if run["replicas"] > 1 else ""
+            yield f"evidence: {run['replicas']} replica{several} at {run['rate_per_s']:g}/s: {outcome}"
 
 
 def _facts(

@@ -249,6 +249,8 @@ def _warnings(task: Task) -> list[str]:
         found.append(
             f"a plan is of equal replicas that serve everybody: {names} not in these figures. `workbench run` has them"
         )
+    if "deadline_s" in task.left_out:
+        found.append("target.deadline_s is not deployed: the exported router has no limit on the wait for a first step")
     if task.repeats > 1:
         found.append(
             f"the trace has {len(task.workload) // task.repeats} requests, too few to show the limits: it is replayed "

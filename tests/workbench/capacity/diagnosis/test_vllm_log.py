@@ -42,6 +42,22 @@ def steady(running: int, usage: float, hits: float = 40.0) -> list[Sample]:
     return [(running + number % 3, 0, usage, hits) for number in range(9)]
 
 
+def newest(samples: list[Sample], engines: int = 1, args: str = "") -> str:
+    """One line for size and concurrency, more figures at the end of a line, a line per data-parallel engine."""
+    head = (
+        f"(APIServer pid=1) INFO 08-07 21:32:22 [api_utils.py:273] non-default args: {{'model_tag': 'm'{args}}}\n"
+        "(EngineCore pid=3) INFO 08-07 21:33:07 [kv_cache_utils.py:2146] GPU KV cache size: 314,187 tokens, "
+        "Maximum concurrency for 8,192 tokens per request: 38.35x\n"
+    )
+    end = ", External prefix cache hit rate: 0.0%, MM cache hit rate: 12.0%"
+    lines = [
+        line(number, *sample).replace("Engine 000", f"Engine {engine:03d}") + end
+        for number, sample in enumerate(samples)
+        for engine in range(engines)
+    ]
+    return head + "\n".join(lines) + "\n"
+
+
 def v0(samples: list[Sample], cumulative: int) -> str:
     lines = ["INFO 05-22 02:20:00 gpu_executor.py:122] # GPU blocks: 2800, # CPU blocks: 512"]
     for number, (running, waiting, usage, _) in enumerate(samples):
@@ -91,6 +107,8 @@ PLANTED: dict[str, tuple[str, str]] = {
         "preemption_storm",
         v1(growing(40, 99.6)).replace(" reqs, GPU KV", " reqs, Preemptions: 14, GPU KV"),
     ),
+    "KV full on two engines": ("kv_cache_full", newest(growing(61, 99.4), engines=2, args=", 'max_num_seqs': 512")),
+    "cap, newest lines": ("sequence_cap_too_small", newest(growing(32, 22.0), args=", 'max_num_seqs': 32")),
     "no hits": ("prefix_cache_misses", v1(steady(20, 30.0, 0.4))),
     "stalls": ("head_of_line_blocking", STALLS),
     "window": ("max_model_len_too_large", v1(steady(4, 55.0), concurrency="1.21x", window="131,072")),
@@ -122,6 +140,7 @@ def test_log_with_a_planted_cause_has_it_first(name: str) -> None:
     "text",
     [
         v1(steady(20, 30.0)),
+        newest(steady(30, 20.0), engines=2),
         v1(steady(20, 30.0), args=", 'max_num_seqs': 128, 'gpu_memory_utilization': 0.9"),
         v1([(60, 2 if number == 4 else 0, 64.0, 71.0) for number in range(9)]),
         v1(steady(20, 30.0, 0.0), args=", 'enable_prefix_caching': False"),
