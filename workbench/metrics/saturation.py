@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.metrics.definitions import first_token_s, last_token_s
+from workbench.metrics.definitions import e2el_per_token_s, first_token_s, last_token_s
 from workbench.metrics.records import FloatArray, IntArray, Outcome, RequestTable
 
 MOST_GROWTH = 0.05
@@ -23,6 +23,7 @@ _LEAST_SLOPE = 0.03
 """Seconds by which TTFT grows per second of arrivals: about the share of the load over capacity."""
 _LEAST_REQUESTS = 40
 _LEAST_WAITING = 8
+_LEAST_OF_A_THIRD = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,3 +149,15 @@ def _slope(times: FloatArray, values: FloatArray) -> float:
     centered = times - times.mean()
     spread = float((centered**2).sum())
     return float((centered * values).sum()) / spread if spread > 0 else 0.0
+
+
+def slowdown_of(table: RequestTable) -> float | None:
+    """Median time per output token, the first included, of the last third of arrivals / of the first third; None for
+    fewer than thirty completed requests."""
+    pace = e2el_per_token_s(table)
+    known = np.flatnonzero(np.isfinite(pace))
+    third = len(known) // 3
+    if third < _LEAST_OF_A_THIRD:
+        return None
+    early, late = np.median(pace[known[:third]]), np.median(pace[known[-third:]])
+    return float(late / early) if early > 0 else None

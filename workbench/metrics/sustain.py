@@ -22,10 +22,12 @@ class Sustained:
     """Open only because the number of requests inside still grows: it may be the beginning of the run, or overload."""
 
 
-def judge_sustained(table: RequestTable, summary: RunSummary, session: IntArray | None = None) -> Sustained:
+def judge_sustained(
+    table: RequestTable, summary: RunSummary, session: IntArray | None = None, *, counts_backlog: bool = True
+) -> Sustained:
     """From a run that was not ended early. UNRESOLVED where more requests may still decide it.
 
-    `session` [n]: see `saturation.backlog_of`.
+    `session` [n]: see `saturation.backlog_of`. Without `counts_backlog` the number inside may grow.
     """
     saturation = saturation_of(table)
     if saturation is not None:
@@ -38,7 +40,7 @@ def judge_sustained(table: RequestTable, summary: RunSummary, session: IntArray 
         if proof is Proof.UNRESOLVED:
             open_ends.append(text)
     backlog = backlog_of(table, session)
-    if backlog.is_growing:
+    if counts_backlog and backlog.is_growing:
         what = "requests" if session is None else "conversations"
         text = (
             f"backlog: {backlog.at_end} {what} inside at the last arrival, {backlog.at_half} halfway; it may grow by "

@@ -84,7 +84,8 @@ def plan(question: PlanQuestion, say: Say) -> Plan:
         sizer = FleetSizer(scenario, task.workload, policy_of(scenario))
         minimum = sizer.minimum(task.rate_per_s, guess_of(task.rate_per_s, capacity.rate_per_s.value))
         more = task.rate_per_s / (1.0 - HEADROOM)
-        roomy = sizer.minimum(more, max(minimum, guess_of(more, capacity.rate_per_s.value)))
+        guess = min(guess_of(minimum, 1.0 - HEADROOM), guess_of(more, capacity.rate_per_s.value))
+        roomy = sizer.minimum(more, max(minimum, guess))
         say(f"{minimum} replicas hold, {roomy} with headroom")
         alternatives = []
         if comparison is not None:
@@ -121,7 +122,7 @@ def plan(question: PlanQuestion, say: Say) -> Plan:
         },
         "cost": cost_of(gpu, minimum * target.tensor_parallel_size, task.rate_per_s * mean, question.prices),
         "alternatives": alternatives,
-        "warnings": _warnings(task),
+        "warnings": _warnings(task, capacity),
     }
     return Plan(scenario=scenario, values=values, door=task.door)
 
@@ -241,8 +242,9 @@ def _target(scenario: Scenario) -> SimulatedTarget:
     return scenario.target
 
 
-def _warnings(task: Task) -> list[str]:
-    span_s = len(task.workload) / task.rate_per_s
+def _warnings(task: Task, capacity: Capacity) -> list[str]:
+    fastest = max(task.rate_per_s, capacity.rate_per_s.value)
+    span_s = len(task.workload) / fastest
     found = []
     if task.left_out:
         names = ", ".join(f"target.{name}" for name in task.left_out)
@@ -260,6 +262,6 @@ def _warnings(task: Task) -> list[str]:
         return found
     return [
         *found,
-        f"the workload's {len(task.workload)} requests last {span_s:.0f} s at {task.rate_per_s:g}/s: too short to "
+        f"the workload's {len(task.workload)} requests last {span_s:.0f} s at {fastest:g}/s: too short to "
         "show a steady state. Give more requests (a longer trace, or loop)",
     ]

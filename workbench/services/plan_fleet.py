@@ -88,19 +88,29 @@ def fleet_of(scenario: Scenario, replicas: int) -> Scenario:
 
 
 def smallest(holds: Callable[[int], bool], guess: int) -> int:
-    """The number at which `holds` turns true, from a guess; what is one below was tried unless it is 0."""
-    number = max(1, guess)
-    if holds(number):
-        while number > 1 and holds(number - 1):
-            number -= 1
-        return number
-    while not holds(number := number + 1):
-        if number >= _MOST_REPLICAS:
+    """The number at which `holds` turns true, from a guess; what is one below was tried unless it is 0.
+
+    Steps double until the turn is between two numbers, then halve. Raises `ConfigError` where none holds.
+    """
+    low, high, step = 0, max(1, guess), 1
+    while not holds(high):
+        if high >= _MOST_REPLICAS:
             raise ConfigError(
-                f"plan: {number} replicas do not hold the limits either: a single request may miss them. Relax the "
+                f"plan: {high} replicas do not hold the limits either: a single request may miss them. Relax the "
                 "SLO or choose a faster GPU"
             )
-    return number
+        low, high, step = high, min(high + step, _MOST_REPLICAS), step * 2
+    step = 1
+    while low == 0 and high > 1:
+        below = max(1, high - step)
+        if holds(below):
+            high, step = below, step * 2
+        else:
+            low = below
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def guess_of(rate_per_s: float, instance_rate_per_s: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +12,10 @@ from workbench.metrics.attainment import SloPolicy
 from workbench.metrics.binding import binding_of
 from workbench.metrics.certainty import HopelessRun
 from workbench.metrics.proportion import Proof
-from workbench.metrics.records import RunRecord
+from workbench.metrics.records import IntArray, RunRecord
+from workbench.metrics.saturation import slowdown_of
 from workbench.metrics.summary import RunSummary, summarize
-from workbench.metrics.sustain import judge_sustained
+from workbench.metrics.sustain import Sustained, judge_sustained
 from workbench.scenario.schema import Scenario
 from workbench.scenario.slo import Slo
 from workbench.search.rate import Probe, RateBracket, find_sustainable_rate
@@ -22,6 +24,9 @@ from workbench.services.rate_trial import sessions_of
 from workbench.services.targets import RunnableTarget
 from workbench.workload.rate import at_rate
 from workbench.workload.records import Workload
+
+_SLOWER = 1.5
+"""Time per token of the last third of the requests / of the first, from which a growing number inside is a backlog."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +60,7 @@ class CapacityProber:
             proof, reason = Proof.BROKEN, record.stopped
         else:
             summary = summarize(record, self.policy)
-            answer = judge_sustained(record.requests, summary, sessions_of(workload, record.requests))
+            answer = _judge(record, summary, sessions_of(workload, record.requests))
             proof, reason = Proof.BROKEN if answer.is_backlog else answer.proof, answer.reason or ""
         singly = bool(len(record.steps)) and int(record.steps.num_running.max()) <= 1
         probe = Probe(
@@ -66,6 +71,15 @@ class CapacityProber:
             served_singly=singly,
         )
         return probe, record, summary
+
+
+def _judge(record: RunRecord, summary: RunSummary, session: IntArray | None) -> Sustained:
+    """More requests inside than halfway are no backlog where later ones are served as fast as the first: a trace may
+    end in a burst, and cannot be made longer."""
+    answer = judge_sustained(record.requests, summary, session)
+    if answer.is_backlog and (slowdown_of(record.requests) or math.inf) < _SLOWER:
+        return judge_sustained(record.requests, summary, session, counts_backlog=False)
+    return answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

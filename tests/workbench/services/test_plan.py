@@ -94,6 +94,21 @@ def test_trace_too_short_to_show_the_limits_is_replayed_and_said(tmp_path: Path)
     assert "has 5 requests" in values["warnings"][0]
 
 
+def test_trace_that_ends_in_a_burst_is_no_backlog(tmp_path: Path) -> None:
+    seconds = [float(number) for number in range(90)] + [90 + number / 30 for number in range(12)]
+    rows = [f"2024-05-12 00:{int(at) // 60:02d}:{at % 60:09.6f},800,40" for at in seconds]
+    trace = tmp_path / "burst.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows) + "\n")
+    question = PlanQuestion(
+        model="Qwen2.5-7B", gpu="a100-80g-sxm", trace=trace, rate_per_s=1, slo=["ttft_p95=2s"], with_alternatives=False
+    )
+
+    values = plan(question, lambda _: None).values
+
+    assert values["replicas"]["minimum"] == 1
+    assert values["instance"]["sustainable_rate_per_s"]["value"] > 1
+
+
 def test_scenario_with_too_few_requests_to_show_the_limits_says_how_many_it_takes(scenario: Path) -> None:
     question = PlanQuestion(scenario=scenario, overrides=["workload.classes.0.count=40"], with_alternatives=False)
 
@@ -170,6 +185,17 @@ def test_task_with_an_unknown_limit_names_it() -> None:
 @pytest.mark.parametrize("guess", [1, 4, 5, 9])
 def test_smallest_from_any_guess_finds_where_it_turns(guess: int) -> None:
     assert smallest(lambda replicas: replicas >= 5, guess) == 5
+
+
+def test_smallest_from_a_guess_far_above_tries_few() -> None:
+    tried: list[int] = []
+
+    def holds(replicas: int) -> bool:
+        tried.append(replicas)
+        return replicas >= 5
+
+    assert smallest(holds, 40) == 5
+    assert tried == [40, 39, 37, 33, 25, 9, 1, 5, 3, 4]
 
 
 def test_mark_pareto_keeps_what_nothing_beats_in_both() -> None:

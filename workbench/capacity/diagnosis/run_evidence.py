@@ -20,14 +20,14 @@ from workbench.capacity.diagnosis.evidence import (
     Traffic,
 )
 from workbench.metrics.attainment import LimitResult
-from workbench.metrics.definitions import client_lag_s, e2el_per_token_s, is_completed, ttft_s
+from workbench.metrics.definitions import client_lag_s, is_completed, ttft_s
 from workbench.metrics.records import FloatArray, RequestTable, RunRecord, StepTable
+from workbench.metrics.saturation import slowdown_of
 from workbench.metrics.summary import RunSummary
 
 _SAMPLES = 60
 _LONG_FACTOR = 8
 _FEWEST = 5
-_ENOUGH = 10
 
 
 def limits_of_run(engine: Mapping[str, Any], stated: Mapping[str, Any]) -> Limits:
@@ -108,7 +108,7 @@ def traffic_of(record: RunRecord, summary: RunSummary, client_cap: int | None) -
         arrival_rate=len(table) / span if span > 0 else None,
         completion_rate=completion_rate(record),
         busy_share=_busy_share(record.steps, span),
-        slowdown=_slowdown(table),
+        slowdown=slowdown_of(table),
         prompt_p50=_percentile(table.num_prompt_tokens, 50),
         prompt_p99=_percentile(table.num_prompt_tokens, 99),
         total_mean=float(totals.mean()) if len(table) else None,
@@ -217,17 +217,6 @@ def _mixed_share(steps: StepTable) -> float | None:
     time = steps.end_s - steps.start_s
     total = float(time[decodes].sum())
     return float(time[decodes & (steps.num_prefill_tokens > 0)].sum()) / total if total > 0 else None
-
-
-def _slowdown(table: RequestTable) -> float | None:
-    """None for fewer than thirty completed requests."""
-    pace = e2el_per_token_s(table)
-    known = np.flatnonzero(np.isfinite(pace))
-    third = len(known) // 3
-    if third < _ENOUGH:
-        return None
-    early, late = np.median(pace[known[:third]]), np.median(pace[known[-third:]])
-    return float(late / early) if early > 0 else None
 
 
 def _busy_share(steps: StepTable, span_s: float) -> float | None:
