@@ -10,9 +10,11 @@ from workbench.cli.console import err, metric, number, out, params
 from workbench.cli.signals import sigterm_as_interrupt
 from workbench.scenario import ScenarioError, load_scenario
 from workbench.scenario.base import parse_duration
+from workbench.search.confirmation import Confirmation
 from workbench.search.study import TrialRecord
 from workbench.services.report import write_report
-from workbench.services.sweep import SweepEvents, SweepResult, conclusion_of, run_sweep
+from workbench.services.sweep import SweepEvents, run_sweep
+from workbench.services.sweep_result import SweepResult, conclusion_of
 
 _SHOWN = (
     "goodput_rps",
@@ -133,8 +135,31 @@ def render(result: SweepResult, report: Path) -> None:
     for name in _SHOWN:
         table.add_row(name, _value(default, name), _value(best, name))
     out.print(table)
+    if result.confirmation is not None and result.confirmation.finalists:
+        out.print(_predictions(result, result.confirmation))
     out.print(conclusion_of(result), markup=False)
     out.print(f"report: {report}", markup=False)
+
+
+def _predictions(result: SweepResult, confirmation: Confirmation) -> Table:
+    """What the search had of each finalist against what the repeats measured."""
+    name = result.search.objective
+    table = Table(title=f"{name}: predicted against measured ({confirmation.target})", title_justify="left")
+    for header in ("trial", "predicted", "measured", "error"):
+        table.add_column(header, justify="right")
+    table.add_column("")
+    rows = [] if confirmation.default is None else [confirmation.default]
+    rows += [each for each in confirmation.finalists if each.record.number != 0]
+    for each in rows:
+        is_winner = confirmation.winner is not None and each.record.number == confirmation.winner.number
+        table.add_row(
+            f"{each.record.number}" + (" (default)" if each.record.number == 0 else ""),
+            metric(name, each.record.outcome.objective),
+            ", ".join("–" if value is None else metric(name, value) for value in each.measured),
+            "–" if each.error is None else f"{each.error:+.1%}",
+            "winner" if is_winner else each.doubt or "",
+        )
+    return table
 
 
 def _objective(result: SweepResult, record: TrialRecord | None) -> str:

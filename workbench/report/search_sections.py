@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from workbench.report.document import Block, Cell, Heading, Paragraph, Table
+from workbench.report.document import Block, Bullets, Cell, Heading, Paragraph, Table
 from workbench.report.facts import StudyFacts, TrialFacts
 from workbench.report.quantities import DASH, label, parameter, shown, signed_share
 
@@ -65,16 +65,14 @@ def prediction_blocks(study: StudyFacts) -> Iterator[Block]:
     """What the search had of default and finalists against what the repeats measured."""
     found: Mapping[str, Any] = study.confirmation or {}
     known = {each["number"]: each for each in (found.get("default"), *(found.get("finalists") or ())) if each}
-    if len(known) < 2:
+    if not known:
         return
     yield Heading(text="Predicted against measured")
-    rows: list[list[Cell | str]] = []
-    for number, each in known.items():
-        name = f"{number}" + (" default" if number == 0 else "") + (" winner" if number == found.get("winner") else "")
-        measured = ", ".join(shown(study.objective, value) for value in each["measured"])
-        rows.append([name, shown(study.objective, each["predicted"]), measured, signed_share(each["error"])])
     header = ["Trial", "In the search", f"Measured ({found.get('target')})", "Predicted / measured - 1"]
-    yield Table(header=header, rows=rows)
+    yield Table(header=header, rows=[_prediction_row(study, found, each) for each in known.values()])
+    yield from _uncounted(known)
+    if found.get("doubt"):
+        yield Paragraph(text=f"Nothing is confirmed: {found['doubt']}.", kind="warning")
     result = found.get("result")
     if result:
         low, high = (shown(study.objective, result[key]) for key in ("low", "high"))
@@ -82,3 +80,27 @@ def prediction_blocks(study: StudyFacts) -> Iterator[Block]:
             text=f"The winner's {label(study.objective)}: {shown(study.objective, result['value'])} (95 % interval "
             f"{low} to {high}, the scatter of these errors included)."
         )
+
+
+def _prediction_row(study: StudyFacts, found: Mapping[str, Any], each: Mapping[str, Any]) -> list[Cell | str]:
+    number, doubt = each["number"], each.get("doubt")
+    name = f"{number}" + (" default" if number == 0 else "") + (" winner" if number == found.get("winner") else "")
+    measured = ", ".join(
+        "no evidence" if value is None else shown(study.objective, value) for value in each["measured"]
+    )
+    values = Cell(text=measured, tone="bad") if doubt else measured
+    return [name, shown(study.objective, each["predicted"]), values, signed_share(each["error"])]
+
+
+def _uncounted(known: Mapping[int, Mapping[str, Any]]) -> Iterator[Block]:
+    """Repeats that are no evidence, and finalists that miss the SLO, with the reason."""
+    lines = []
+    for number, each in known.items():
+        for repeat, reason in enumerate(each.get("reasons") or (), 1):
+            if reason:
+                lines.append(f"Trial {number}, repeat {repeat}: {reason}")
+        if (each.get("doubt") or "").startswith("misses"):
+            lines.append(f"Trial {number} {each['doubt']}")
+    if lines:
+        yield Paragraph(text="These repeats do not count, or speak against their trial:")
+        yield Bullets(items=lines)

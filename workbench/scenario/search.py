@@ -108,8 +108,12 @@ class Confirm(Spec):
     @field_validator("target")
     @classmethod
     def _check_target(cls, value: TargetSpec | None) -> TargetSpec | None:
-        if value is not None and value.kind == "endpoint":
-            raise problem("", "an endpoint's parameters are set where it was started. Use embedded or simulated")
+        if value is not None and value.kind == "endpoint" and value.launch is None:
+            raise problem(
+                "launch",
+                "is missing: an endpoint's parameters are set where it is started. Give the command that starts it for "
+                "a configuration, such as vllm serve {model} --port {port} {options}",
+            )
         return value
 
 
@@ -156,6 +160,19 @@ class Search(Spec):
         if value and value not in known:
             raise problem("", f"is not an objective. {suggest(value, known)}")
         return value
+
+    @model_validator(mode="after")
+    def _check_launch(self) -> Search:
+        target = self.confirm.target
+        if target is not None and target.kind == "endpoint":
+            unheard = target.unheard(name for name in self.space if name != "gpu")
+            if unheard:
+                raise problem(
+                    "confirm.target.launch",
+                    f"does not tell the server its {unheard[0]}, which the search varies. Add {{options}} (for vLLM), "
+                    f"{{settings}} (for workbench serve) or {{{unheard[0]}}}",
+                )
+        return self
 
     @model_validator(mode="after")
     def _check_space(self) -> Search:

@@ -33,10 +33,16 @@ def search_of(scenario: Scenario) -> Search:
     """Raises `ScenarioError` for a scenario that cannot be swept."""
     if scenario.search is None:
         raise ScenarioError(f"{scenario.name}: search: is missing: a sweep needs a search section with a space")
-    if scenario.target.kind == "endpoint":
+    target = scenario.target
+    if target.kind == "endpoint" and target.launch is None:
         raise ScenarioError(
             f"{scenario.name}: target: an endpoint cannot be swept, its parameters are set where it was started. "
-            "Use kind: embedded or simulated"
+            "Give launch, the command that starts it for a configuration, or use kind: embedded or simulated"
+        )
+    if target.kind == "endpoint" and (unheard := target.unheard(scenario.search.space)):
+        raise ScenarioError(
+            f"{scenario.name}: target.launch: does not tell the server its {unheard[0]}, which the search varies. Add "
+            f"{{options}} (for vLLM), {{settings}} (for workbench serve) or {{{unheard[0]}}}"
         )
     return scenario.search
 
