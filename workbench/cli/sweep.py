@@ -56,7 +56,7 @@ def sweep_command(
         err.print(f"waiting for {num_open} trials that others work on", markup=False)
 
     def on_confirm(done: int, total: int) -> None:
-        err.print(f"confirming the winner against the default: run {done} of {total}")
+        err.print(f"confirming default and finalists: run {done} of {total}")
 
     events = SweepEvents(
         on_start=on_start,

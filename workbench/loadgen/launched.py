@@ -55,7 +55,7 @@ class LaunchedServer:
             if time.monotonic() - begin_s > within_s:
                 raise ServerFailed(
                     f"target.launch: the server does not answer at {self._url} after {within_s:g} s "
-                    f"({self._last_line()}). Raise ready_within, or correct the port in the command"
+                    f"({self._last_words()}). Raise ready_within, or correct the port in the command"
                 )
             time.sleep(_POLL_S)
 
@@ -66,9 +66,9 @@ class LaunchedServer:
         if code is None:
             return None
         if code == server_keeper.NOT_STARTED:
-            return f"cannot be run: {self._last_line()}"
+            return f"cannot be run: {self._last_words()}"
         how = f"killed by signal {code - 128}" if code > 128 else f"exit code {code}"
-        return f"{how}; its last words: {self._last_line()}"
+        return f"{how}; {self._last_words()}"
 
     def stop(self) -> None:
         """Returns once every process of it has ended."""
@@ -77,13 +77,13 @@ class LaunchedServer:
         self._keeper.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _last_line(self) -> str:
+    def _last_words(self) -> str:
         try:
             text = self._log.read_bytes()[-_TAIL:].decode("utf-8", errors="replace")
         except OSError:
             text = ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return lines[-1][:300] if lines else "it said nothing"
+        return f"its log ends with: {lines[-1][:300]}" if lines else "its log is empty"
 
 
 class LaunchedTarget:

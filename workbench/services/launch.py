@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -23,6 +24,7 @@ from workbench.services.export import vllm_options
 
 def launch_command(scenario: Scenario, spec: EndpointTarget, params: Mapping[str, Any]) -> tuple[list[str], str]:
     """(words, address of the server). Raises `ConfigError` for a configuration that the command cannot express."""
+    check_launch(spec)
     url = base_url(spec.url) if spec.url else ""
     port = _port_of(url) if url else _free_port()
     device = {name: params[name] for name in LAUNCH_FIELDS if name in params}
@@ -47,6 +49,15 @@ def launch_command(scenario: Scenario, spec: EndpointTarget, params: Mapping[str
 
     words = [part for word in shlex.split(spec.launch or "") for part in filled(word)]
     return words, url or f"http://127.0.0.1:{port}"
+
+
+def check_launch(spec: EndpointTarget) -> None:
+    """Raise `ConfigError` for a command that is not on this machine: known before a search that ends with it."""
+    program = shlex.split(spec.launch or "")[:1]
+    if program and "{" not in program[0] and shutil.which(program[0]) is None:
+        raise ConfigError(
+            f"target.launch: {program[0]!r} is not a command on this machine. Install it or give its path"
+        )
 
 
 def _options(model: str, engine: Mapping[str, Any], device: Mapping[str, Any], params: Mapping[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ from workbench.search.trials import SweepStopped, TrialRecord
 from workbench.services.confirm import confirm_finalists, scenario_to_confirm
 from workbench.services.foresight import first_candidates
 from workbench.services.lanes import Lanes, is_measured
+from workbench.services.launch import check_launch
 from workbench.services.open_study import OpenStudy, StudyPlace, open_study
 from workbench.services.shared_study import search_of
 from workbench.services.sweep_result import SweepResult, winner_of
@@ -61,6 +62,9 @@ def run_sweep(
     cannot be opened, and `StoreError` for a folder that cannot be written or whose study another sweep is at work on.
     """
     search = search_of(scenario)
+    for target in (scenario.target, search.confirm.target):
+        if target is not None and target.kind == "endpoint":
+            check_launch(target)
     if workers > 1 and is_measured(scenario):
         raise ScenarioError(
             f"{scenario.name}: --workers {workers}: trials on {scenario.target.kind} engines are timed by the wall "

@@ -118,8 +118,13 @@ def conclusion_of(result: SweepResult) -> str:
     default = None if result.default is None else result.default.outcome.objective
     if default == 0 and result.search.maximize:
         return f"The default configuration reached 0 in {name}, the best {result.best.outcome.objective:.4g}."
-    if result.gain is None:
+    if default is None:
         return "The default configuration gave no result to compare the best one with."
+    if result.gain is None:
+        return (
+            f"Trial {result.best.number} is the best of the search with {result.best.outcome.objective:.4g} in {name} "
+            f"(default: {default:.4g}). That is not confirmed: a gain rests on two repeats of both that count."
+        )
     span = f"{result.gain.value:+.1%} (95% interval {result.gain.low:+.1%} to {result.gain.high:+.1%})"
     if not result.gain.is_significant:
         return f"No significant gain over the default: {span} in {result.search.objective}."
