@@ -8,6 +8,7 @@ from rich.table import Table
 
 from workbench.cli.console import err, metric, number, out, params
 from workbench.cli.signals import sigterm_as_interrupt
+from workbench.report.rate_words import RATE, gap_in_words
 from workbench.scenario import ScenarioError, load_scenario
 from workbench.scenario.base import parse_duration
 from workbench.search.confirmation import Confirmation
@@ -104,8 +105,12 @@ def render_trial(record: TrialRecord, objective: str) -> None:
     """One line of progress."""
     outcome = record.outcome
     value = metric(objective, outcome.objective) if outcome.objective is not None else outcome.state.value
+    if outcome.objectives is not None and outcome.objective is not None:
+        value = "  ".join(metric(name, each) for name, each in outcome.objectives.items())
     missed = [name for name, shortfall in outcome.constraints.items() if shortfall > 0]
     remarks = [f"misses {', '.join(missed)}"] if missed else []
+    if outcome.rate and outcome.rate.get("is_coarse"):
+        remarks.append("coarse: does not beat the best so far")
     if outcome.verdict not in (None, "VALID"):
         remarks.append(str(outcome.verdict))
     if outcome.reason:
@@ -132,6 +137,9 @@ def render(result: SweepResult, report: Path) -> None:
     objective = result.search.objective
     if objective not in _SHOWN and not result.search.is_pareto:
         table.add_row(objective, _objective(result, default), _objective(result, best))
+    for title, words in (("  shown not to hold at", _failed_rate), ("  between the two", _gap)):
+        if objective == RATE:
+            table.add_row(title, words(default), words(best))
     for name in _SHOWN:
         table.add_row(name, _value(default, name), _value(best, name))
     out.print(table)
@@ -165,6 +173,15 @@ def _predictions(result: SweepResult, confirmation: Confirmation) -> Table:
 def _objective(result: SweepResult, record: TrialRecord | None) -> str:
     """What the search compared; a rate found by several runs is no figure of any one of them."""
     return metric(result.search.objective, None if record is None else record.outcome.objective)
+
+
+def _failed_rate(record: TrialRecord | None) -> str:
+    rate = {} if record is None else record.outcome.rate or {}
+    return metric(RATE, rate.get("failed"))
+
+
+def _gap(record: TrialRecord | None) -> str:
+    return "–" if record is None or not record.outcome.rate else gap_in_words(record.outcome.rate)
 
 
 def _value(record: TrialRecord | None, name: str) -> str:

@@ -8,8 +8,7 @@ from typing import Any
 from workbench.report.document import Block, Bullets, Cell, Heading, Paragraph, Table
 from workbench.report.facts import StudyFacts, TrialFacts
 from workbench.report.quantities import DASH, label, parameter, shown, signed_share
-
-_RATE = "sustainable_rate_per_s"
+from workbench.report.rate_words import RATE, gap_in_words
 
 
 def rate_blocks(study: StudyFacts) -> Iterator[Block]:
@@ -19,12 +18,13 @@ def rate_blocks(study: StudyFacts) -> Iterator[Block]:
         return
     yield Heading(text="How much traffic it carries")
     rows = [[name, *_bracket_cells(trial)] for name, trial in found]
-    header = ["", "Holds up to", "Does not hold at", "Probes", "What fails there"]
-    yield Table(header=header, rows=rows, left=frozenset({0, 4}))
+    header = ["", "Shown to hold up to", "Shown not to hold at", "Between the two", "Probes", "What fails there"]
+    yield Table(header=header, rows=rows, left=frozenset({0, 3, 5}))
     yield Paragraph(
         text="A rate holds when the 95 % interval (Wilson) of every SLO's attainment lies above its target, and "
-        "neither queue nor backlog grows. Every configuration is offered the same requests, faster or slower; what "
-        "lies between the two rates could not be decided.",
+        "neither queue nor backlog grows; it is shown not to hold when an interval lies below, or they grow. A rate "
+        "whose interval straddles the target even with four times the requests is unresolved: more requests would "
+        "narrow the bracket. Every configuration is offered the same requests, faster or slower.",
         kind="note",
     )
 
@@ -35,8 +35,28 @@ def _bracket_cells(trial: TrialFacts) -> list[Cell | str]:
     reasons = [
         str(probe.get("reason")) for probe in probes if probe.get("rate_per_s") == failed and probe.get("reason")
     ]
-    first = Cell(text=shown(_RATE, passed), tone="strong") if passed is not None else Cell(text="no rate", tone="bad")
-    return [first, shown(_RATE, failed), str(len(probes)), reasons[-1] if reasons else DASH]
+    first = Cell(text=shown(RATE, passed), tone="strong") if passed is not None else Cell(text="no rate", tone="bad")
+    reason = reasons[-1] if reasons else DASH
+    return [first, shown(RATE, failed), gap_in_words(rate), str(len(probes)), reason]
+
+
+def pair_in_words(study: StudyFacts) -> str:
+    """Which two parameters matter together, as far as the trials show it: the caption of their plot."""
+    what = "The objective over two parameters at once, one mark per trial. "
+    if study.interactions is None:
+        count = sum(trial.is_scored for trial in study.trials)
+        return f"{what}Whether any two interact cannot be told from these {count} complete trials."
+    if not study.interactions:
+        return what
+    strongest = study.interactions[0]
+    names = " and ".join(strongest.names)
+    odds = f"p = {max(strongest.p_value, 0.001):.2g} in a permutation test over all pairs"
+    if not strongest.is_shown:
+        return f"{what}No two are shown to interact; the strongest are {names} ({odds})."
+    return (
+        f"{what}{names} interact: {strongest.share:.0%} of the variation is explained by both together and not by each "
+        f"alone ({odds}). Choose them together."
+    )
 
 
 def front_blocks(study: StudyFacts) -> Iterator[Block]:

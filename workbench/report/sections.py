@@ -33,7 +33,7 @@ def report_blocks(study: StudyFacts, captions: Mapping[str, str], command: Seque
         *prediction_blocks(study),
         *_limits_and_verdicts(study),
         *_binding(study),
-        *_pictures("Trials", captions, ("objective", "tradeoff", "effects", "importances")),
+        *_pictures("Trials", captions, ("objective", "tradeoff", "effects", "importances", "pair")),
         *_pictures("Default and best, request by request", captions, ("cdfs", "timeline")),
         *_trials(study),
         *_provenance(study, command),
