@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from engine.config import engine_field_names
 from engine.errors import suggest
@@ -112,8 +112,10 @@ class SimulatedTarget(Spec):
 LAUNCH_PLACEHOLDER = r"\{(\w+)\}"
 LAUNCH_WORDS = ("model", "port", "options", "settings")
 """What `launch` may have in braces beside the names of engine parameters."""
-LAUNCH_FIELDS = ("tensor_parallel_size", "quantization", "kv_cache_dtype")
-"""Of a simulated device; a server that is started is told them too."""
+NAMED_ONLY = ("gpu", "replicas", "routing")
+"""Parameters of a simulated target that no server has an option for: `launch` must name them to be told."""
+LAUNCH_FIELDS = ("tensor_parallel_size", "quantization", "kv_cache_dtype", *NAMED_ONLY)
+"""Of a simulated target; a server that is started is told them too."""
 
 
 class EndpointTarget(Spec):
@@ -170,7 +172,17 @@ class EndpointTarget(Spec):
     def unheard(self, names: Iterable[str]) -> list[str]:
         """Parameters that a started server would not be told."""
         told = set(self.placeholders)
-        return [] if told & {"options", "settings"} else [name for name in names if name not in told]
+        tells_all = bool(told & {"options", "settings"})
+        return [name for name in names if name not in told and not (tells_all and name not in NAMED_ONLY)]
+
+
+def broken_target_rule(name: str, value: object) -> str | None:
+    """What is wrong with this value of this one field of a simulated target, whatever the others are."""
+    try:
+        SimulatedTarget.model_validate({"kind": "simulated", "gpu": "any", name: value})
+    except ValidationError as error:
+        return str(error.errors()[0]["msg"]).replace("Input should", "must")
+    return None
 
 
 def _with_kind(value: Any) -> Any:

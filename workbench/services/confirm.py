@@ -121,5 +121,5 @@ def params_for(scenario: Scenario, params: Mapping[str, Any], kind: str) -> dict
     if kind != "endpoint" or not isinstance(scenario.target, SimulatedTarget):
         return engine
     simulated = scenario.target.model_dump(include={"tensor_parallel_size", "quantization", "kv_cache_dtype"})
-    device = simulated | {name: params[name] for name in DEVICE_FIELDS if name in params and name != "gpu"}
+    device = simulated | {name: params[name] for name in DEVICE_FIELDS if name in params}
     return engine | {name: value for name, value in device.items() if value not in (None, 1)}

@@ -18,7 +18,7 @@ from workbench.report.export.command import arguments
 from workbench.report.export.facts import PoolFacts
 from workbench.report.export.vllm_options import list_versions
 from workbench.scenario import Scenario
-from workbench.scenario.target import LAUNCH_FIELDS, LAUNCH_PLACEHOLDER, EndpointTarget
+from workbench.scenario.target import LAUNCH_FIELDS, LAUNCH_PLACEHOLDER, NAMED_ONLY, EndpointTarget
 from workbench.services.export import vllm_options
 
 
@@ -44,7 +44,7 @@ def launch_command(scenario: Scenario, spec: EndpointTarget, params: Mapping[str
             return shlex.join(text)
         if name in ("model", "port"):
             return scenario.model if name == "model" else str(port)
-        default = 1 if name == "tensor_parallel_size" else None
+        default = 1 if name in ("tensor_parallel_size", "replicas") else None
         return _plain(values.get(name, default))
 
     words = [part for word in shlex.split(spec.launch or "") for part in filled(word)]
@@ -61,7 +61,8 @@ def check_launch(spec: EndpointTarget) -> None:
 
 
 def _options(model: str, engine: Mapping[str, Any], device: Mapping[str, Any], params: Mapping[str, Any]) -> list[str]:
-    plan = DeploymentPlan.model_validate({"model": model, "engine": dict(engine), **device})
+    known = {name: value for name, value in device.items() if name not in NAMED_ONLY}
+    plan = DeploymentPlan.model_validate({"model": model, "engine": dict(engine), **known})
     warnings: list[str] = []
     pool = Pool(name="main")
     options = tuple(vllm_options(plan, pool, list_versions()[-1], {}, warnings))

@@ -69,7 +69,8 @@ def with_device(spec: SimulatedSpec, device: Mapping[str, Any]) -> SimulatedSpec
         return SimulatedSpec.model_validate(spec.model_dump() | dict(device))
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{'.'.join(map(str, first['loc']))}: {first['msg']} (got {first['input']!r})") from None
+        name = ".".join(map(str, first["loc"])) or str(first.get("ctx", {}).get("key", "target"))
+        raise ConfigError(f"{name}: {first['msg']} (got {device.get(name)!r})") from None
 
 
 def check_rules(scenario: Scenario, params: Mapping[str, Any]) -> None:
