@@ -186,3 +186,21 @@ def test_launched_server_ends_with_whoever_started_it(
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
             psutil.Process(pid).wait(DEADLINE_S)
+
+
+@pytest.mark.slow
+def test_sweep_searches_on_a_simulated_device_and_confirms_on_workbench_serve(tmp_path: Path) -> None:
+    serve = f"{sys.executable} -c 'from workbench.cli.main import main; main()' serve"
+    target = f'{{kind: endpoint, launch: "{serve} --model {{model}} --port {{port}} {{settings}}"}}'
+    spec = scenario(
+        *("model=tiny", "engine={max_model_len: 512, max_num_seqs: 1}", "workload.arrivals={kind: all_at_once}"),
+        "search.space={max_num_seqs: {choices: [4, 8]}}",
+        f"search.confirm={{finalists: 1, repeats: 1, target: {target}}}",
+    )
+    found = run_sweep(spec, out=tmp_path)
+    assert found.confirmation is not None
+    for each in (found.confirmation.default, *found.confirmation.finalists):
+        assert each is not None
+        (repeat,) = each.repeats
+        # A busy machine may spoil a run, which then says so; that the server came up is the point.
+        assert repeat.value is not None or (repeat.reason or "").startswith(("SUSPECT", "INVALID"))
