@@ -125,7 +125,8 @@ def render(result: SweepResult, report: Path) -> None:
     table = Table(title=f"{result.scenario.name}: {len(result.records)} trials", title_justify="left")
     table.add_column("")
     table.add_column("default", justify="right")
-    table.add_column("best" if result.best is None else f"best (trial {result.best.number})", justify="right")
+    found = "knee" if result.search.is_pareto else "best"
+    table.add_column(found if result.best is None else f"{found} (trial {result.best.number})", justify="right")
     default, best = result.default, result.best
     for name in result.search.space:
         table.add_row(

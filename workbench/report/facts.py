@@ -236,11 +236,17 @@ class StudyFacts:
 
     @property
     def rival_name(self) -> str:
-        """`best (trial 7)`, `nearest miss (trial 2)`."""
+        """`best (trial 7)`, with several objectives `knee (trial 7)`; `nearest miss (trial 2)`."""
         rival = self.rival
+        found = "knee" if self.pareto else "best"
         if rival is None:
-            return "best"
-        return f"{'best' if self.best is not None else 'nearest miss'} (trial {rival.number})"
+            return found
+        return f"{found if self.best is not None else 'nearest miss'} (trial {rival.number})"
+
+    @property
+    def front(self) -> frozenset[int]:
+        """Numbers of the trials that no other beats in every objective; empty with one objective."""
+        return frozenset(int(each["number"]) for each in (self.pareto or {}).get("front") or ())
 
     def count(self, state: str) -> int:
         return sum(trial.state == state for trial in self.trials)

@@ -63,7 +63,7 @@ def _scored(panel: Axes, scored: Sequence[TrialFacts], places: tuple[PlaceOf, ..
     values = [(trial.objective or 0.0) * factor for trial in scored]
     points = None
     looks: list[tuple[bool, dict[str, Any]]] = [
-        (False, {"s": 40, "marker": "D", "edgecolors": palette.INK, "label": "misses the SLO, or run in doubt"}),
+        (False, {"s": 40, "marker": "D", "edgecolors": palette.INK, "label": "cannot win"}),
         (True, {"s": 85, "marker": "o", "edgecolors": "white", "label": "complete"}),
     ]
     for may_win, look in looks:

@@ -42,7 +42,10 @@ def _bracket_cells(trial: TrialFacts) -> list[Cell | str]:
 
 def pair_in_words(study: StudyFacts) -> str:
     """Which two parameters matter together, as far as the trials show it: the caption of their plot."""
-    what = "The objective over two parameters at once, one mark per trial. "
+    what = (
+        "The objective over two parameters at once, one mark per trial; diamonds cannot win (SLO missed, run in doubt, or "
+        "a duplicate). "
+    )
     if study.interactions is None:
         count = sum(trial.is_scored for trial in study.trials)
         return f"{what}Whether any two interact cannot be told from these {count} complete trials."
@@ -75,7 +78,7 @@ def front_blocks(study: StudyFacts) -> Iterator[Block]:
     yield Table(header=["Trial", *params, *(label(name) for name in names)], rows=rows)
     yield Paragraph(
         text="No other valid trial is as good in all of these and better in one. The knee is the nearest to the best "
-        f"of each, scaled to the span of the front; it dominates {front.get('hypervolume', 0.0):.0%} of the box "
+        f"of each, scaled to the span of the front. The front dominates {front.get('hypervolume', 0.0):.0%} of the box "
         "between the best and the worst values seen (hypervolume).",
         kind="note",
     )

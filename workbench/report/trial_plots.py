@@ -80,6 +80,7 @@ def draw_tradeoff(study: StudyFacts) -> Figure | None:
         else:
             canvas.number_axis(panel.yaxis)
         _scatter(panel, study, trials, x_of, y_of)
+        _ring_front(panel, study, trials, x_of, y_of)
         panel.margins(0.12)
         if limit is not None:
             canvas.name_line(
@@ -191,6 +192,27 @@ def _scatter(
                 label=name if is_kept else f"{name}, misses the SLO",
                 zorder=5,
             )
+
+
+def _ring_front(
+    panel: Axes,
+    study: StudyFacts,
+    trials: Sequence[TrialFacts],
+    x_of: Callable[[TrialFacts], float],
+    y_of: Callable[[TrialFacts], float],
+) -> None:
+    some = [trial for trial in trials if trial.number in study.front]
+    if some:
+        panel.scatter(
+            [x_of(trial) for trial in some],
+            [y_of(trial) for trial in some],
+            s=260,
+            facecolors="none",
+            edgecolors=palette.MEMORY,
+            linewidths=1.8,
+            label="on the Pareto front",
+            zorder=4,
+        )
 
 
 def _marked(study: StudyFacts) -> list[tuple[TrialFacts, str, str, str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.report.quantities import label, shown
 from workbench.scenario import Scenario, scenario_to_dict
 from workbench.scenario.search import Search
 from workbench.search.confirmation import Confirmation
@@ -142,11 +143,12 @@ def _doubt_in_words(result: SweepResult, best: TrialRecord, confirmation: Confir
 
 def _front_in_words(front: Front) -> str:
     values = front.knee.outcome.objectives or {}
-    knee = ", ".join(f"{name} {value:.4g}" for name, value in values.items() if value is not None)
-    count = "1 configuration is" if len(front.records) == 1 else f"{len(front.records)} configurations are"
+    knee = ", ".join(f"{label(name)} {shown(name, value)}" for name, value in values.items() if value is not None)
+    one = len(front.records) == 1
+    count = "1 configuration is" if one else f"{len(front.records)} configurations are"
     return (
-        f"{count} beaten by no other in {', '.join(values)}. The knee is trial {front.knee.number} ({knee}); the front "
-        f"covers {front.hypervolume:.0%} of the span tried."
+        f"{count} beaten by no other in {', '.join(label(name) for name in values)} at once. The knee is trial "
+        f"{front.knee.number} ({knee}). The front dominates {front.hypervolume:.0%} of what was tried (hypervolume)."
     )
 
 

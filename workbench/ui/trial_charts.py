@@ -108,6 +108,7 @@ def pair_chart(study: StudyFacts) -> go.Figure | None:
             "color": [(trial.objective or 0.0) * factor for trial in scored],
             "colorscale": palette.SCALE,
             "colorbar": {"title": {"text": axis_label(study.objective, unit), "side": "right"}},
+            "opacity": 1.0,
             "size": [13 if trial.may_win else 9 for trial in scored],
             "symbol": ["circle" if trial.may_win else "diamond" for trial in scored],
             "line": {
