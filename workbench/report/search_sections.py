@@ -43,8 +43,8 @@ def _bracket_cells(trial: TrialFacts) -> list[Cell | str]:
 def pair_in_words(study: StudyFacts) -> str:
     """Which two parameters matter together, as far as the trials show it: the caption of their plot."""
     what = (
-        "The objective over two parameters at once, one mark per trial; diamonds cannot win (SLO missed, run in doubt, or "
-        "a duplicate). "
+        "The objective over two parameters at once, one mark per trial; diamonds cannot win (SLO missed, run in "
+        "doubt, or a duplicate). "
     )
     if study.interactions is None:
         count = sum(trial.is_scored for trial in study.trials)
