@@ -148,7 +148,7 @@ class EndpointTarget(Spec):
     def _check_launch(self) -> EndpointTarget:
         if self.launch is None:
             if not self.url:
-                raise problem("url", "is missing: give the address of the server, or launch, the command to start one")
+                raise problem("", "needs url, the address of the server, or launch, the command that starts one")
             return self
         try:
             words = shlex.split(self.launch)

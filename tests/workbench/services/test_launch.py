@@ -91,7 +91,7 @@ def test_launch_command_refuses_what_vllm_does_not_have() -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("{kind: endpoint}", "url: is missing"),
+        ("{kind: endpoint}", "target: needs url"),
         ("{kind: endpoint, launch: 'vllm serve'}", r"must have \{port\}"),
         ("{kind: endpoint, launch: 'vllm \"serve {port}'}", "Close the quotes"),
         ("{kind: endpoint, launch: 'vllm {modle} {port}'}", "did you mean 'model'"),
