@@ -12,11 +12,11 @@ from workbench.metrics.summary import LATENCY_METRICS
 from workbench.report.comparison import class_table, limit_table, metric_table, parameter_table, repeat_table
 from workbench.report.facts import StudyFacts
 from workbench.report.quantities import label, signed_share, unit, value_of
-from workbench.report.search_sections import pair_in_words
+from workbench.report.search_sections import front_blocks, pair_in_words, prediction_blocks, rate_blocks
 from workbench.report.sections import disagreement
 from workbench.services import browse
 from workbench.services.browse import StoreError
-from workbench.ui.blocks import TILE_WIDTH, plain, show_binding, show_hint, show_table, tile
+from workbench.ui.blocks import TILE_WIDTH, plain, show_binding, show_hint, show_section, show_table, tile
 from workbench.ui.store import pick, store_path, study_of
 from workbench.ui.trial_charts import effect_chart, objective_chart, pair_chart, tradeoff_chart
 
@@ -183,6 +183,8 @@ def _factor(name: str) -> tuple[float, str]:
 
 
 def _details(study: StudyFacts) -> None:
+    for section in (rate_blocks, front_blocks, prediction_blocks):
+        show_section(section(study))
     columns = study.compared
     if columns:
         with st.expander("Default and best in figures"):
