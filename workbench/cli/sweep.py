@@ -146,6 +146,7 @@ def render(result: SweepResult, report: Path) -> None:
     out.print(table)
     if result.confirmation is not None and result.confirmation.finalists:
         out.print(_predictions(result, result.confirmation))
+        _print_result(result.search.objective, result.confirmation)
     out.print(conclusion_of(result), markup=False)
     out.print(f"report: {report}", markup=False)
 
@@ -169,6 +170,16 @@ def _predictions(result: SweepResult, confirmation: Confirmation) -> Table:
             "winner" if is_winner else each.doubt or "",
         )
     return table
+
+
+def _print_result(objective: str, confirmation: Confirmation) -> None:
+    found, winner = confirmation.result, confirmation.winner
+    if found is not None and winner is not None:
+        value, low, high = (metric(objective, each) for each in (found.value, found.low, found.high))
+        out.print(
+            f"trial {winner.number} measured: {value} (95% interval {low} to {high}, scatter of the errors included)",
+            markup=False,
+        )
 
 
 def _objective(result: SweepResult, record: TrialRecord | None) -> str:
