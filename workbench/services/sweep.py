@@ -150,10 +150,10 @@ class _Sweep:
             )
 
     def _search_for(self, budget_s: float | None) -> Ending:
-        begin_s = time.monotonic()
         points = [candidate.params for candidate in first_candidates(self._scenario, self._total)]
         self._study.open_for(self._total, points)
         self._events.on_start(self._directory, len(self._study.records()), self._total)
+        begin_s = time.monotonic()  # not earlier: the shortest budget is for trials, and gives one
         return run_trials(
             self._study,
             self._lanes.evaluators(),
