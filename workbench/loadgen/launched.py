@@ -37,7 +37,7 @@ class LaunchedServer:
                 "Stop it, or choose another address"
             )
         self._folder = Path(tempfile.mkdtemp(prefix="workbench-server-"))
-        self._log, self._url, self._command = self._folder / "log", url, command
+        self._log, self._url, self._keeps_log = self._folder / "log", url, False
         keeper = [sys.executable, "-I", str(Path(server_keeper.__file__)), str(self._log), str(GRACE_S)]
         self._keeper = subprocess.Popen(
             [*keeper, *command],
@@ -61,7 +61,7 @@ class LaunchedServer:
 
     @property
     def ended(self) -> str | None:
-        """Exit code and last words of a server that has ended by itself; None while it runs."""
+        """How a server that has ended by itself did so, with its last words; None while it runs."""
         code = self._keeper.poll()
         if code is None:
             return None
@@ -71,11 +71,12 @@ class LaunchedServer:
         return f"{how}; {self._last_words()}"
 
     def stop(self) -> None:
-        """Returns once every process of it has ended."""
+        """Returns once every process of it has ended. A log that an error spoke of stays."""
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
         self._keeper.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if not self._keeps_log:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _last_words(self) -> str:
         try:
@@ -83,7 +84,10 @@ class LaunchedServer:
         except OSError:
             text = ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return f"its log ends with: {lines[-1][:300]}" if lines else "its log is empty"
+        if not lines:
+            return "its log is empty"
+        self._keeps_log = True
+        return f"its log {self._log} ends with: {lines[-1][:300]}"
 
 
 class LaunchedTarget:

@@ -8,6 +8,7 @@ only: it is run as a file and starts at once.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
@@ -17,6 +18,7 @@ import sys
 NOT_STARTED = 127
 """Exit code where the command cannot be run; the log says why."""
 _POLL_S = 0.1
+_PR_SET_PDEATHSIG = 1
 
 
 def main(log: str, grace_s: str, *command: str) -> int:
@@ -44,7 +46,9 @@ def main(log: str, grace_s: str, *command: str) -> int:
 
 
 def _listen() -> None:
-    """In the child: what we ignore it must not."""
+    """In the child: what we ignore it must not, and if even we are killed it ends."""
+    with contextlib.suppress(OSError, AttributeError):  # Linux only
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 

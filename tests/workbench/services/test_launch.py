@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -42,6 +43,12 @@ search:
     max_num_seqs: {choices: [4, 8]}
     tensor_parallel_size: {choices: [1, 2]}
 """
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the logs of servers that failed, which are kept."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def scenario(*overrides: str) -> Scenario:
@@ -144,6 +151,8 @@ def test_run_on_a_server_that_never_answers_ends_with_the_remedy(tmp_path: Path)
     with pytest.raises(ServerFailed, match=r"does not answer at .* after 0\.5 s .*loading weights.*Raise ready_within"):
         run_scenario(served(launch(tmp_path / "j", "deaf", ready_within="500ms")))
     assert (tmp_path / "j").read_text().splitlines() == ["start --max-model-len 512", "end"]
+    (log,) = tmp_path.glob("workbench-server-*/log")
+    assert log.read_text() == "loading weights\n"
 
 
 def test_run_where_another_server_has_the_address_is_refused(tmp_path: Path) -> None:
