@@ -27,7 +27,12 @@ def launch_command(scenario: Scenario, spec: EndpointTarget, params: Mapping[str
     check_launch(spec)
     url = base_url(spec.url) if spec.url else ""
     port = _port_of(url) if url else _free_port()
-    device = {name: params[name] for name in LAUNCH_FIELDS if name in params}
+    # The engine has a kv_cache_dtype too; fp8 is what only a device has.
+    device = {
+        name: params[name]
+        for name in LAUNCH_FIELDS
+        if name in params and (name != "kv_cache_dtype" or params[name] == "fp8")
+    }
     engine = {**scenario.engine, **{name: value for name, value in params.items() if name not in device}}
     values = {**EngineConfig.from_dict({"model": scenario.model, **engine}).to_dict(), **device}
 
@@ -35,7 +40,12 @@ def launch_command(scenario: Scenario, spec: EndpointTarget, params: Mapping[str
         if word == "{options}":
             return _options(scenario.model, engine, device, params)
         if word == "{settings}":
-            return [part for name, value in engine.items() for part in ("--set", f"{name}={_plain(value)}")]
+            return [
+                part
+                for name, value in engine.items()
+                if name != "model"
+                for part in ("--set", f"{name}={_plain(value)}")
+            ]
         return [re.sub(LAUNCH_PLACEHOLDER, lambda found: _named(found[1]), word)]
 
     def _named(name: str) -> str:
@@ -43,7 +53,7 @@ def launch_command(scenario: Scenario, spec: EndpointTarget, params: Mapping[str
             text = filled(f"{{{name}}}")
             return shlex.join(text)
         if name in ("model", "port"):
-            return scenario.model if name == "model" else str(port)
+            return str(values["model"] if name == "model" else port)
         default = 1 if name in ("tensor_parallel_size", "replicas") else None
         return _plain(values.get(name, default))
 

@@ -83,8 +83,10 @@ def test_launch_command_tells_a_server_every_parameter_in_its_own_words() -> Non
 def test_launch_command_fills_in_settings_and_single_values() -> None:
     text = f"{sys.executable} serve {{settings}} -tp={{tensor_parallel_size}} --seqs={{max_num_seqs}} --port {{port}}"
     spec = EndpointTarget(kind="endpoint", launch=text)
-    words, url = launch_command(scenario("engine.enable_prefix_caching=true"), spec, {"max_num_seqs": 7})
+    params = {"max_num_seqs": 7, "kv_cache_dtype": "float32"}
+    words, url = launch_command(scenario("engine.enable_prefix_caching=true"), spec, params)
     settings = ["--set", "max_model_len=512", "--set", "enable_prefix_caching=true", "--set", "max_num_seqs=7"]
+    settings += ["--set", "kv_cache_dtype=float32"]
     assert words[1:-2] == ["serve", *settings, "-tp=1", "--seqs=7"]
     assert url == f"http://127.0.0.1:{words[-1]}"
 
