@@ -8,11 +8,14 @@ from rich.table import Table
 
 from workbench.cli.console import err, metric, number, out, params
 from workbench.cli.signals import sigterm_as_interrupt
+from workbench.report.rate_words import RATE, gap_in_words
 from workbench.scenario import ScenarioError, load_scenario
 from workbench.scenario.base import parse_duration
+from workbench.search.confirmation import Confirmation
 from workbench.search.study import TrialRecord
 from workbench.services.report import write_report
-from workbench.services.sweep import SweepEvents, SweepResult, conclusion_of, run_sweep
+from workbench.services.sweep import SweepEvents, run_sweep
+from workbench.services.sweep_result import SweepResult, conclusion_of
 
 _SHOWN = (
     "goodput_rps",
@@ -54,7 +57,7 @@ def sweep_command(
         err.print(f"waiting for {num_open} trials that others work on", markup=False)
 
     def on_confirm(done: int, total: int) -> None:
-        err.print(f"confirming the winner against the default: run {done} of {total}")
+        err.print(f"confirming default and finalists: run {done} of {total}")
 
     events = SweepEvents(
         on_start=on_start,
@@ -102,8 +105,12 @@ def render_trial(record: TrialRecord, objective: str) -> None:
     """One line of progress."""
     outcome = record.outcome
     value = metric(objective, outcome.objective) if outcome.objective is not None else outcome.state.value
+    if outcome.objectives is not None and outcome.objective is not None:
+        value = "  ".join(metric(name, each) for name, each in outcome.objectives.items())
     missed = [name for name, shortfall in outcome.constraints.items() if shortfall > 0]
     remarks = [f"misses {', '.join(missed)}"] if missed else []
+    if outcome.rate and outcome.rate.get("is_coarse"):
+        remarks.append("coarse: does not beat the best so far")
     if outcome.verdict not in (None, "VALID"):
         remarks.append(str(outcome.verdict))
     if outcome.reason:
@@ -118,7 +125,8 @@ def render(result: SweepResult, report: Path) -> None:
     table = Table(title=f"{result.scenario.name}: {len(result.records)} trials", title_justify="left")
     table.add_column("")
     table.add_column("default", justify="right")
-    table.add_column("best" if result.best is None else f"best (trial {result.best.number})", justify="right")
+    found = "knee" if result.search.is_pareto else "best"
+    table.add_column(found if result.best is None else f"{found} (trial {result.best.number})", justify="right")
     default, best = result.default, result.best
     for name in result.search.space:
         table.add_row(
@@ -130,16 +138,62 @@ def render(result: SweepResult, report: Path) -> None:
     objective = result.search.objective
     if objective not in _SHOWN and not result.search.is_pareto:
         table.add_row(objective, _objective(result, default), _objective(result, best))
+    for title, words in (("  shown not to hold at", _failed_rate), ("  between the two", _gap)):
+        if objective == RATE:
+            table.add_row(title, words(default), words(best))
     for name in _SHOWN:
         table.add_row(name, _value(default, name), _value(best, name))
     out.print(table)
+    if result.confirmation is not None and result.confirmation.finalists:
+        out.print(_predictions(result, result.confirmation))
+        _print_result(result.search.objective, result.confirmation)
     out.print(conclusion_of(result), markup=False)
     out.print(f"report: {report}", markup=False)
+
+
+def _predictions(result: SweepResult, confirmation: Confirmation) -> Table:
+    """What the search had of each finalist against what the repeats measured."""
+    name = result.search.objective
+    table = Table(title=f"{name}: predicted against measured ({confirmation.target})", title_justify="left")
+    for header in ("trial", "predicted", "measured", "error"):
+        table.add_column(header, justify="right")
+    table.add_column("")
+    rows = [] if confirmation.default is None else [confirmation.default]
+    rows += [each for each in confirmation.finalists if each.record.number != 0]
+    for each in rows:
+        is_winner = confirmation.winner is not None and each.record.number == confirmation.winner.number
+        table.add_row(
+            f"{each.record.number}" + (" (default)" if each.record.number == 0 else ""),
+            metric(name, each.record.outcome.objective),
+            ", ".join("–" if value is None else metric(name, value) for value in each.measured),
+            "–" if each.error is None else f"{each.error:+.1%}",
+            "winner" if is_winner else each.doubt or "",
+        )
+    return table
+
+
+def _print_result(objective: str, confirmation: Confirmation) -> None:
+    found, winner = confirmation.result, confirmation.winner
+    if found is not None and winner is not None:
+        value, low, high = (metric(objective, each) for each in (found.value, found.low, found.high))
+        out.print(
+            f"trial {winner.number} measured: {value} (95% interval {low} to {high}, scatter of the errors included)",
+            markup=False,
+        )
 
 
 def _objective(result: SweepResult, record: TrialRecord | None) -> str:
     """What the search compared; a rate found by several runs is no figure of any one of them."""
     return metric(result.search.objective, None if record is None else record.outcome.objective)
+
+
+def _failed_rate(record: TrialRecord | None) -> str:
+    rate = {} if record is None else record.outcome.rate or {}
+    return metric(RATE, rate.get("failed"))
+
+
+def _gap(record: TrialRecord | None) -> str:
+    return "–" if record is None or not record.outcome.rate else gap_in_words(record.outcome.rate)
 
 
 def _value(record: TrialRecord | None, name: str) -> str:

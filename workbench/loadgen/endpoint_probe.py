@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import urllib.error
@@ -14,6 +15,7 @@ from engine.errors import ConfigError
 from workbench.loadgen.endpoint_events import error_message
 
 _PROBE_S = 10.0
+_ALIVE_S = 2.0
 ENGINE_FACTS = ("block_size", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "num_blocks")
 """What every run's record has about its engine; our own server tells them, others do not."""
 
@@ -31,6 +33,19 @@ class ServedModel:
 def base_url(url: str) -> str:
     """The address without /v1, which users write or leave out."""
     return url.rstrip("/").removesuffix("/v1")
+
+
+def answers(url: str) -> bool:
+    """Something speaks HTTP at the address, and does not say that it is still getting ready."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url}/v1/models", timeout=_ALIVE_S):
+            return True
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code not in (502, 503, 504)
+    except (OSError, ValueError, http.client.HTTPException):
+        return False
 
 
 def probe(url: str, *, model: str | None, api_key_env: str | None, timeout_s: float) -> ServedModel:

@@ -11,3 +11,7 @@ class RunFailed(Exception):
     def __init__(self, message: str, record: RunRecord) -> None:
         super().__init__(message)
         self.record = record
+
+
+class ServerFailed(Exception):
+    """A server that was to be started for a run never became ready."""

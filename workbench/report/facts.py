@@ -63,6 +63,18 @@ class DimensionFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InteractionFacts:
+    """Two parameters that were looked at together."""
+
+    names: tuple[str, str]
+    share: float
+    """Of the objective's variation that only both together explain."""
+    p_value: float
+    is_shown: bool
+    """Chance seldom makes a pair look as strong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GainFacts:
     """best / default - 1 in the objective, positive is better, with a 95 % interval."""
 
@@ -186,8 +198,20 @@ class StudyFacts:
     created_at: str | None
     pareto: Mapping[str, Any] | None = None
     """With several objectives: `objectives`, `front`, `knee`, `hypervolume`."""
+    interactions: Sequence[InteractionFacts] | None = None
+    """Every pair of parameters, strongest first; None where too little is known."""
     confirmation: Mapping[str, Any] | None = None
     """`target`, `default`, `finalists` with predicted and measured objective, `result`."""
+
+    @property
+    def pair(self) -> tuple[str, str] | None:
+        """The two parameters to be seen together: the strongest interaction shown, else the two most important ones;
+        None where fewer than two were varied."""
+        if self.interactions and self.interactions[0].is_shown:
+            return self.interactions[0].names
+        varied = [name for name in self.space if len({t.params[name] for t in self.trials if name in t.params}) > 1]
+        ranked = sorted(varied, key=lambda name: -(self.importances or {}).get(name, 0.0))
+        return (ranked[0], ranked[1]) if len(ranked) > 1 else None
 
     @property
     def rival(self) -> TrialFacts | None:
@@ -212,11 +236,17 @@ class StudyFacts:
 
     @property
     def rival_name(self) -> str:
-        """`best (trial 7)`, `nearest miss (trial 2)`."""
+        """`best (trial 7)`, with several objectives `knee (trial 7)`; `nearest miss (trial 2)`."""
         rival = self.rival
+        found = "knee" if self.pareto else "best"
         if rival is None:
-            return "best"
-        return f"{'best' if self.best is not None else 'nearest miss'} (trial {rival.number})"
+            return found
+        return f"{found if self.best is not None else 'nearest miss'} (trial {rival.number})"
+
+    @property
+    def front(self) -> frozenset[int]:
+        """Numbers of the trials that no other beats in every objective; empty with one objective."""
+        return frozenset(int(each["number"]) for each in (self.pareto or {}).get("front") or ())
 
     def count(self, state: str) -> int:
         return sum(trial.state == state for trial in self.trials)

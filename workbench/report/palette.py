@@ -13,5 +13,7 @@ DEFAULT, BEST, TRIAL, LIMIT, INK, GRID, MEMORY = (
     "#009E73",
 )
 SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8A8F98")
+SCALE = "viridis"
+"""From low to high; known to matplotlib and plotly."""
 STATE_NAMES = {"INFEASIBLE": "infeasible", "FAILED": "failed", "PRUNED": "pruned"}
 """States without an objective, in words."""

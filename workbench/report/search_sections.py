@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from workbench.report.document import Block, Cell, Heading, Paragraph, Table
+from workbench.report.document import Block, Bullets, Cell, Heading, Paragraph, Table
 from workbench.report.facts import StudyFacts, TrialFacts
 from workbench.report.quantities import DASH, label, parameter, shown, signed_share
-
-_RATE = "sustainable_rate_per_s"
+from workbench.report.rate_words import RATE, gap_in_words
 
 
 def rate_blocks(study: StudyFacts) -> Iterator[Block]:
@@ -19,12 +18,13 @@ def rate_blocks(study: StudyFacts) -> Iterator[Block]:
         return
     yield Heading(text="How much traffic it carries")
     rows = [[name, *_bracket_cells(trial)] for name, trial in found]
-    header = ["", "Holds up to", "Does not hold at", "Probes", "What fails there"]
-    yield Table(header=header, rows=rows, left=frozenset({0, 4}))
+    header = ["", "Shown to hold up to", "Shown not to hold at", "Between the two", "Probes", "What fails there"]
+    yield Table(header=header, rows=rows, left=frozenset({0, 3, 5}))
     yield Paragraph(
         text="A rate holds when the 95 % interval (Wilson) of every SLO's attainment lies above its target, and "
-        "neither queue nor backlog grows. Every configuration is offered the same requests, faster or slower; what "
-        "lies between the two rates could not be decided.",
+        "neither queue nor backlog grows; it is shown not to hold when an interval lies below, or they grow. A rate "
+        "whose interval straddles the target even with four times the requests is unresolved: more requests would "
+        "narrow the bracket. Every configuration is offered the same requests, faster or slower.",
         kind="note",
     )
 
@@ -35,8 +35,31 @@ def _bracket_cells(trial: TrialFacts) -> list[Cell | str]:
     reasons = [
         str(probe.get("reason")) for probe in probes if probe.get("rate_per_s") == failed and probe.get("reason")
     ]
-    first = Cell(text=shown(_RATE, passed), tone="strong") if passed is not None else Cell(text="no rate", tone="bad")
-    return [first, shown(_RATE, failed), str(len(probes)), reasons[-1] if reasons else DASH]
+    first = Cell(text=shown(RATE, passed), tone="strong") if passed is not None else Cell(text="no rate", tone="bad")
+    reason = reasons[-1] if reasons else DASH
+    return [first, shown(RATE, failed), gap_in_words(rate), str(len(probes)), reason]
+
+
+def pair_in_words(study: StudyFacts) -> str:
+    """Which two parameters matter together, as far as the trials show it: the caption of their plot."""
+    what = (
+        "The objective over two parameters at once, one mark per trial; diamonds cannot win (SLO missed, run in "
+        "doubt, or a duplicate). "
+    )
+    if study.interactions is None:
+        count = sum(trial.is_scored for trial in study.trials)
+        return f"{what}Whether any two interact cannot be told from these {count} complete trials."
+    if not study.interactions:
+        return what
+    strongest = study.interactions[0]
+    names = " and ".join(strongest.names)
+    odds = f"p = {max(strongest.p_value, 0.001):.2g} in a permutation test over all pairs"
+    if not strongest.is_shown:
+        return f"{what}No two are shown to interact; the strongest are {names} ({odds})."
+    return (
+        f"{what}{names} interact: {strongest.share:.0%} of the variation is explained by both together and not by each "
+        f"alone ({odds}). Choose them together."
+    )
 
 
 def front_blocks(study: StudyFacts) -> Iterator[Block]:
@@ -55,7 +78,7 @@ def front_blocks(study: StudyFacts) -> Iterator[Block]:
     yield Table(header=["Trial", *params, *(label(name) for name in names)], rows=rows)
     yield Paragraph(
         text="No other valid trial is as good in all of these and better in one. The knee is the nearest to the best "
-        f"of each, scaled to the span of the front; it dominates {front.get('hypervolume', 0.0):.0%} of the box "
+        f"of each, scaled to the span of the front. The front dominates {front.get('hypervolume', 0.0):.0%} of the box "
         "between the best and the worst values seen (hypervolume).",
         kind="note",
     )
@@ -65,16 +88,14 @@ def prediction_blocks(study: StudyFacts) -> Iterator[Block]:
     """What the search had of default and finalists against what the repeats measured."""
     found: Mapping[str, Any] = study.confirmation or {}
     known = {each["number"]: each for each in (found.get("default"), *(found.get("finalists") or ())) if each}
-    if len(known) < 2:
+    if not known:
         return
     yield Heading(text="Predicted against measured")
-    rows: list[list[Cell | str]] = []
-    for number, each in known.items():
-        name = f"{number}" + (" default" if number == 0 else "") + (" winner" if number == found.get("winner") else "")
-        measured = ", ".join(shown(study.objective, value) for value in each["measured"])
-        rows.append([name, shown(study.objective, each["predicted"]), measured, signed_share(each["error"])])
     header = ["Trial", "In the search", f"Measured ({found.get('target')})", "Predicted / measured - 1"]
-    yield Table(header=header, rows=rows)
+    yield Table(header=header, rows=[_prediction_row(study, found, each) for each in known.values()])
+    yield from _uncounted(known)
+    if found.get("doubt"):
+        yield Paragraph(text=f"Nothing is confirmed: {found['doubt']}.", kind="warning")
     result = found.get("result")
     if result:
         low, high = (shown(study.objective, result[key]) for key in ("low", "high"))
@@ -82,3 +103,27 @@ def prediction_blocks(study: StudyFacts) -> Iterator[Block]:
             text=f"The winner's {label(study.objective)}: {shown(study.objective, result['value'])} (95 % interval "
             f"{low} to {high}, the scatter of these errors included)."
         )
+
+
+def _prediction_row(study: StudyFacts, found: Mapping[str, Any], each: Mapping[str, Any]) -> list[Cell | str]:
+    number, doubt = each["number"], each.get("doubt")
+    name = f"{number}" + (" default" if number == 0 else "") + (" winner" if number == found.get("winner") else "")
+    measured = ", ".join(
+        "no evidence" if value is None else shown(study.objective, value) for value in each["measured"]
+    )
+    values = Cell(text=measured, tone="bad") if doubt else measured
+    return [name, shown(study.objective, each["predicted"]), values, signed_share(each["error"])]
+
+
+def _uncounted(known: Mapping[int, Mapping[str, Any]]) -> Iterator[Block]:
+    """Repeats that are no evidence, and finalists that miss the SLO, with the reason."""
+    lines = []
+    for number, each in known.items():
+        for repeat, reason in enumerate(each.get("reasons") or (), 1):
+            if reason:
+                lines.append(f"Trial {number}, repeat {repeat}: {reason}")
+        if (each.get("doubt") or "").startswith("misses"):
+            lines.append(f"Trial {number} {each['doubt']}")
+    if lines:
+        yield Paragraph(text="These repeats do not count, or speak against their trial:")
+        yield Bullets(items=lines)

@@ -33,7 +33,7 @@ def report_blocks(study: StudyFacts, captions: Mapping[str, str], command: Seque
         *prediction_blocks(study),
         *_limits_and_verdicts(study),
         *_binding(study),
-        *_pictures("Trials", captions, ("objective", "tradeoff", "effects", "importances")),
+        *_pictures("Trials", captions, ("objective", "tradeoff", "effects", "importances", "pair")),
         *_pictures("Default and best, request by request", captions, ("cdfs", "timeline")),
         *_trials(study),
         *_provenance(study, command),
@@ -49,9 +49,11 @@ def _head(study: StudyFacts) -> Iterator[Block]:
     counts += [
         f"{study.count(state)} {state.lower()}" for state in ("INFEASIBLE", "FAILED", "PRUNED") if study.count(state)
     ]
-    aim = "higher is better" if study.maximize else "lower is better"
+    aims = [(study.objective, "maximize" if study.maximize else "minimize")]
+    aims = list(((study.pareto or {}).get("objectives") or {}).items()) or aims
+    aim = ", ".join(f"{label(name)} ({'higher' if up == 'maximize' else 'lower'} is better)" for name, up in aims)
     trials = "1 trial" if len(study.trials) == 1 else f"{len(study.trials)} trials"
-    what = f"{trials}: {', '.join(counts)}. Objective: {label(study.objective)} ({aim})."
+    what = f"{trials}: {', '.join(counts)}. {'Objectives' if len(aims) > 1 else 'Objective'}: {aim}."
     yield Paragraph(text=f"{study.description} {what}".strip())
     for problem in study.problems:
         yield Paragraph(text=problem, kind="warning")

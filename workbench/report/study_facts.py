@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workbench.report.facts import DimensionFacts, GainFacts, RunFacts, StudyFacts, TrialFacts
+from workbench.report.facts import DimensionFacts, GainFacts, InteractionFacts, RunFacts, StudyFacts, TrialFacts
 
 _ATTAINMENT_TARGET = 0.99
 
@@ -19,6 +19,7 @@ def study_facts(
     runs: Mapping[int, RunFacts] | None = None,
     identical: Sequence[str] = (),
     importances: Mapping[str, float] | None = None,
+    interactions: Sequence[InteractionFacts] | None = None,
     problems: Sequence[str] = (),
 ) -> StudyFacts:
     """The facts of a stored study. `values` is the object of `workbench sweep --json`."""
@@ -48,6 +49,7 @@ def study_facts(
         runs=runs,
         problems=tuple(problems),
         importances=importances,
+        interactions=interactions,
         provenance={} if first_run is None else first_run.provenance,
         seed=next((seed for seed in seeds if seed is not None), None),
         scenario_resolved=resolved,

@@ -14,7 +14,9 @@ from ruamel.yaml import YAML
 from workbench.report.canvas import png
 from workbench.report.document import PLOTS_FOLDER, to_html, to_markdown
 from workbench.report.facts import StudyFacts
+from workbench.report.pair_plot import draw_pair
 from workbench.report.run_plots import draw_cdfs, draw_timeline, study_curves
+from workbench.report.search_sections import pair_in_words
 from workbench.report.sections import report_blocks
 from workbench.report.trial_plots import draw_effects, draw_importances, draw_objective, draw_tradeoff
 
@@ -63,6 +65,7 @@ def draw_all(study: StudyFacts) -> tuple[dict[str, bytes], dict[str, str]]:
             draw_importances(study),
             "How much of the objective's variation each parameter explains among the complete trials.",
         ),
+        "pair": (draw_pair(study), pair_in_words(study)),
         "cdfs": (
             draw_cdfs(runs, study.limits, colors),
             "Share of completed requests at or below each latency. Diamonds mark the share that an SLO limit requires: "

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 
 from workbench.report import canvas, palette
 from workbench.report.facts import StudyFacts, TrialFacts
+from workbench.report.parameter_axis import place_on
 from workbench.report.quantities import (
     axis_label,
     label,
-    parameter,
     parameter_label,
     scale_of,
 )
@@ -80,6 +80,7 @@ def draw_tradeoff(study: StudyFacts) -> Figure | None:
         else:
             canvas.number_axis(panel.yaxis)
         _scatter(panel, study, trials, x_of, y_of)
+        _ring_front(panel, study, trials, x_of, y_of)
         panel.margins(0.12)
         if limit is not None:
             canvas.name_line(
@@ -131,30 +132,8 @@ def draw_importances(study: StudyFacts) -> Figure | None:
 
 
 def _effect(panel: Axes, study: StudyFacts, scored: Sequence[TrialFacts], name: str, factor: float) -> None:
-    dimension = study.space[name]
     known = [trial for trial in study.trials if name in trial.params]
-    values = list(dict.fromkeys(trial.params[name] for trial in known))
-    numeric = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
-    if dimension.choices is not None or not numeric:
-        every = list(dict.fromkeys([*(dimension.choices or ()), *values]))
-        order = sorted(every) if numeric else every
-        positions = {value: float(index) for index, value in enumerate(order)}
-        panel.set_xticks(range(len(order)), [parameter(value) for value in order])
-        panel.set_xlim(-0.6, len(order) - 0.4)
-
-        def x_of(trial: TrialFacts) -> float:
-            return positions[trial.params[name]]
-    else:
-        span = [v for v in (*values, dimension.low, dimension.high) if v is not None]
-        if dimension.log and min(span) > 0:
-            canvas.log_axis(panel, "x", span, powers_of_two=3 < max(span) / min(span) < 1e5)
-        else:
-            canvas.number_axis(panel.xaxis, 6)
-            panel.margins(x=0.06)
-
-        def x_of(trial: TrialFacts) -> float:
-            return float(trial.params[name])
-
+    x_of = place_on(panel, "x", study, name)
     have = [trial for trial in scored if name in trial.params]
     _scatter(panel, study, have, x_of, lambda t: (t.objective or 0.0) * factor)
     for state, marker in canvas.STATE_MARKERS.items():
@@ -213,6 +192,27 @@ def _scatter(
                 label=name if is_kept else f"{name}, misses the SLO",
                 zorder=5,
             )
+
+
+def _ring_front(
+    panel: Axes,
+    study: StudyFacts,
+    trials: Sequence[TrialFacts],
+    x_of: Callable[[TrialFacts], float],
+    y_of: Callable[[TrialFacts], float],
+) -> None:
+    some = [trial for trial in trials if trial.number in study.front]
+    if some:
+        panel.scatter(
+            [x_of(trial) for trial in some],
+            [y_of(trial) for trial in some],
+            s=260,
+            facecolors="none",
+            edgecolors=palette.MEMORY,
+            linewidths=1.8,
+            label="on the Pareto front",
+            zorder=4,
+        )
 
 
 def _marked(study: StudyFacts) -> list[tuple[TrialFacts, str, str, str]]:

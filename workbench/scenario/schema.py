@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from workbench.scenario.base import DurationOrZero, Spec, WholeNumber, problem
 from workbench.scenario.classes import Name, RequestClass
-from workbench.scenario.search import DEVICE_FIELDS, SUSTAINABLE_RATE, Search
+from workbench.scenario.search import DEVICE_FIELDS, FLEET_FIELDS, SUSTAINABLE_RATE, Search
 from workbench.scenario.slo import Slo
 from workbench.scenario.target import EmbeddedTarget, TargetSpec
 from workbench.scenario.workload import WorkloadSpec
@@ -73,6 +73,11 @@ class Scenario(Spec):
             if name in DEVICE_FIELDS and self.target.kind != "simulated":
                 raise problem(
                     f"search.space.{name}", f"goes with target kind simulated (got {self.target.kind}). Remove it"
+                )
+            if name in FLEET_FIELDS and self.target.kind == "simulated" and self.target.pools:
+                raise problem(
+                    f"search.space.{name}",
+                    "does not go with pools, which are sized each on its own. Remove one",
                 )
         if not search.objective:  # filled in once, here, before anybody has seen the scenario
             object.__setattr__(self, "search", search.model_copy(update={"objective": self._default_objective()}))

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from engine.config import EngineConfig, engine_field_names
 from engine.errors import ConfigError, suggest
 from workbench.scenario.base import Count, Integer, Positive, Spec, WholeNumber, problem
-from workbench.scenario.target import TargetSpec
+from workbench.scenario.target import NAMED_ONLY, TargetSpec, broken_target_rule
 
 SUSTAINABLE_RATE = "sustainable_rate_per_s"
 """The highest arrival rate at which every SLO holds in steady state; found by a search of its own in each trial."""
@@ -29,7 +29,8 @@ LATENCIES = tuple(
 )
 """Objectives to minimise."""
 
-DEVICE_FIELDS = ("gpu", "tensor_parallel_size", "quantization")
+FLEET_FIELDS = ("replicas", "routing")
+DEVICE_FIELDS = ("gpu", "tensor_parallel_size", "quantization", *FLEET_FIELDS)
 """Fields of a simulated target that a search may vary beside the engine's parameters."""
 
 PARETO = "pareto"
@@ -108,8 +109,12 @@ class Confirm(Spec):
     @field_validator("target")
     @classmethod
     def _check_target(cls, value: TargetSpec | None) -> TargetSpec | None:
-        if value is not None and value.kind == "endpoint":
-            raise problem("", "an endpoint's parameters are set where it was started. Use embedded or simulated")
+        if value is not None and value.kind == "endpoint" and value.launch is None:
+            raise problem(
+                "launch",
+                "is missing: an endpoint's parameters are set where it is started. Give the command that starts it for "
+                "a configuration, such as vllm serve {model} --port {port} {options}",
+            )
         return value
 
 
@@ -127,7 +132,8 @@ class Search(Spec):
     seed: WholeNumber | None = None
     """Seed of the sampler; null = the scenario's."""
     space: Annotated[dict[str, Dimension], Field(min_length=1)]
-    """Engine parameter -> its values; on a simulated device also `gpu`, `tensor_parallel_size` and `quantization`."""
+    """Engine parameter -> its values; on a simulated device also `gpu`, `tensor_parallel_size`, `quantization`,
+    `replicas` and `routing`."""
 
     @property
     def maximize(self) -> bool:
@@ -158,17 +164,31 @@ class Search(Spec):
         return value
 
     @model_validator(mode="after")
+    def _check_confirm_target(self) -> Search:
+        target = self.confirm.target
+        if target is None or target.kind == "simulated":
+            return self
+        if target.kind == "endpoint":
+            unheard = target.unheard(self.space)
+            if unheard:
+                raise problem("confirm.target.launch", unheard_rule(unheard[0]))
+        elif fleet := [name for name in self.space if name in FLEET_FIELDS]:
+            raise problem(
+                "confirm.target", f"is one engine, but the search varies {fleet[0]}. Confirm on a simulated target"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_space(self) -> Search:
         for name, dimension in self.space.items():
-            if name in DEVICE_FIELDS:
-                continue
-            if name not in engine_field_names():
-                raise problem(f"space.{name}", f"is not an engine parameter. {suggest(name, engine_field_names())}")
+            if name not in engine_field_names() and name not in DEVICE_FIELDS:
+                known = (*engine_field_names(), *DEVICE_FIELDS)
+                raise problem(f"space.{name}", f"is not an engine parameter. {suggest(name, known)}")
             ends = {f"choices.{index}": choice for index, choice in enumerate(dimension.choices or ())}
             if dimension.choices is None:
                 ends = {"low": dimension.low, "high": dimension.high}
             for key, value in ends.items():
-                rule = broken_rule(name, value)
+                rule = broken_target_rule(name, value) if name in DEVICE_FIELDS else broken_rule(name, value)
                 if rule:
                     raise problem(f"space.{name}.{key}", rule)
         budget, seqs = self.space.get("max_num_batched_tokens"), self.space.get("max_num_seqs")
@@ -178,6 +198,12 @@ class Search(Spec):
                 f"must reach max_num_seqs somewhere (got at most {budget.largest} < {seqs.smallest})",
             )
         return self
+
+
+def unheard_rule(name: str) -> str:
+    """What is wrong with a `launch` that leaves a searched parameter out."""
+    ways = "" if name in NAMED_ONLY else "{options} (for vLLM), {settings} (for workbench serve) or "
+    return f"does not tell the server its {name}, which the search varies. Add {ways}{{{name}}}"
 
 
 def broken_rule(name: str, value: object) -> str | None:

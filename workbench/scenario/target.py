@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
+from engine.config import engine_field_names
+from engine.errors import suggest
 from workbench.scenario.base import Count, Duration, Spec, WholeNumber, problem
 from workbench.scenario.fleet import (
     Autoscaling,
@@ -105,12 +109,27 @@ class SimulatedTarget(Spec):
         return self
 
 
+LAUNCH_PLACEHOLDER = r"\{(\w+)\}"
+LAUNCH_WORDS = ("model", "port", "options", "settings")
+"""What `launch` may have in braces beside the names of engine parameters."""
+NAMED_ONLY = ("gpu", "replicas", "routing")
+"""Parameters of a simulated target that no server has an option for: `launch` must name them to be told."""
+LAUNCH_FIELDS = ("tensor_parallel_size", "quantization", "kv_cache_dtype", *NAMED_ONLY)
+"""Of a simulated target; a server that is started is told them too."""
+
+
 class EndpointTarget(Spec):
-    """Any OpenAI-compatible server."""
+    """Any OpenAI-compatible server: one that stands (`url`), or one started for each configuration (`launch`)."""
 
     kind: Literal["endpoint"]
-    url: str
-    """For example http://localhost:8000 (with or without /v1)."""
+    url: str = ""
+    """For example http://localhost:8000 (with or without /v1). With `launch` by default http://127.0.0.1:PORT."""
+    launch: Annotated[str, Field(min_length=1)] | None = None
+    """Command that serves in the foreground until it is told to stop (SIGTERM), without a shell. In braces: {model};
+    {port}, a free one (or that of `url`); {options}, the engine parameters as vLLM's options; {settings}, as
+    `workbench serve` takes them; {max_num_seqs} and so on, one value."""
+    ready_within: Duration = 900.0
+    """Longest wait for a started server's first answer."""
     model: str | None = None
     """Name sent with each request; null = the first the server lists."""
     api_key_env: str | None = None
@@ -121,9 +140,49 @@ class EndpointTarget(Spec):
     @field_validator("url")
     @classmethod
     def _check_url(cls, value: str) -> str:
-        if not re.match(r"https?://[^/\s]+", value):
+        if value and not re.match(r"https?://[^/\s]+", value):
             raise problem("", "must be an http:// or https:// address")
         return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _check_launch(self) -> EndpointTarget:
+        if self.launch is None:
+            if not self.url:
+                raise problem("", "needs url, the address of the server, or launch, the command that starts one")
+            return self
+        try:
+            words = shlex.split(self.launch)
+        except ValueError as error:
+            raise problem("launch", f"cannot be split into words ({error}). Close the quotes") from None
+        if not words:
+            raise problem("launch", "must not be empty")
+        if not self.url and "port" not in self.placeholders:
+            raise problem("launch", "must have {port} where the command takes its port, or else url must be given")
+        known = (*LAUNCH_WORDS, *LAUNCH_FIELDS, *engine_field_names())
+        for name in self.placeholders:
+            if name not in known:
+                raise problem("launch", f"{{{name}}} stands for nothing. {suggest(name, known)}")
+        return self
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """Names that `launch` has in braces."""
+        return tuple(dict.fromkeys(re.findall(LAUNCH_PLACEHOLDER, self.launch or "")))
+
+    def unheard(self, names: Iterable[str]) -> list[str]:
+        """Parameters that a started server would not be told."""
+        told = set(self.placeholders)
+        tells_all = bool(told & {"options", "settings"})
+        return [name for name in names if name not in told and not (tells_all and name not in NAMED_ONLY)]
+
+
+def broken_target_rule(name: str, value: object) -> str | None:
+    """What is wrong with this value of this one field of a simulated target, whatever the others are."""
+    try:
+        SimulatedTarget.model_validate({"kind": "simulated", "gpu": "any", name: value})
+    except ValidationError as error:
+        return str(error.errors()[0]["msg"]).replace("Input should", "must")
+    return None
 
 
 def _with_kind(value: Any) -> Any:

@@ -65,6 +65,8 @@ def _differing_limits(
     for name in engine.keys() & theirs.keys():
         if name not in _CAPS and name not in _FOLLOWING and engine[name] != theirs[name]:
             return None
+    if engine.get("replicas", 1) != theirs.get("replicas", 1):
+        return None  # an engine without a router says nothing of replicas
     differing = []
     for name, peak in _CAPS.items():
         if engine[name] == theirs[name]:

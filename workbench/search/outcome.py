@@ -58,6 +58,14 @@ class TrialOutcome:
     """Wall time of the evaluation."""
 
     @property
+    def remarks(self) -> dict[str, str]:
+        """`verdict` and `misses` in words, for people who look at the trials in optuna-dashboard."""
+        head = self.state.value if self.state is not TrialState.COMPLETE else self.verdict or "not judged"
+        found = {"verdict": f"{head}: {self.reason}" if self.reason else head}
+        missed = [name for name, shortfall in self.constraints.items() if not shortfall <= 0]
+        return found | ({"misses": ", ".join(missed)} if missed else {})
+
+    @property
     def may_win(self) -> bool:
         """Only a complete, valid run with a finite objective and every constraint kept can be the best."""
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import re
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -153,3 +154,11 @@ def _reason(error: Exception, url: str) -> str:
     if isinstance(error, ImportError) or "No module named" in text:
         return "its driver is not installed. pip install 'psycopg[binary]' for PostgreSQL, pymysql, redis for others"
     return text[:300]
+
+
+def name_objectives(study: optuna.Study, names: Iterable[str]) -> None:
+    """For optuna-dashboard and Optuna's plots, which call them values otherwise."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        if study.metric_names != list(names):
+            study.set_metric_names(list(names))

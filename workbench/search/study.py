@@ -21,7 +21,7 @@ from workbench.search.loop import run_trials
 from workbench.search.outcome import TrialOutcome, TrialState
 from workbench.search.slots import OUTCOME, Slot, slots_of
 from workbench.search.space import distributions_of, in_space, rounded, sampler_of
-from workbench.search.storage import close_storage, has_heartbeats, retry_lost_trial
+from workbench.search.storage import close_storage, has_heartbeats, name_objectives, retry_lost_trial
 from workbench.search.trials import (
     Evaluate,
     OpenTrial,
@@ -83,6 +83,7 @@ class SweepStudy:
                 directions=["maximize" if up else "minimize" for up in search.objectives.values()],
                 load_if_exists=is_new is None,
             )
+            name_objectives(self._optuna, search.objectives)
         if not has_heartbeats(self._storage):
             self._take_over()
 
@@ -273,6 +274,8 @@ class SweepStudy:
                     self._tell(handle, outcome_of(trial)[1])
 
     def _tell(self, trial: optuna.trial.Trial, outcome: TrialOutcome) -> None:
+        for key, text in outcome.remarks.items():
+            trial.set_user_attr(key, text)
         with warnings.catch_warnings():  # about constraints set twice, to the same values, or not used by the sampler
             warnings.simplefilter("ignore", UserWarning)
             for name, value in outcome.constraints.items():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.report.facts import RunFacts, StudyFacts
+from workbench.report.facts import InteractionFacts, RunFacts, StudyFacts
 from workbench.report.run_facts import run_facts
 from workbench.report.study_facts import study_facts, trial_facts
 from workbench.store.errors import StoreError
@@ -103,12 +103,14 @@ def load_study_facts(directory: Path, *, with_runs: bool = True) -> StudyFacts:
     try:
         bare = study_facts(directory.name, values)
         loaded, problems = _close_runs(directory, bare) if with_runs else ({}, [])
+        importances, interactions = _explained(values)
         return study_facts(
             directory.name,
             values,
             runs=loaded,
             identical=_identical(values),
-            importances=_importances(values),
+            importances=importances,
+            interactions=interactions,
             problems=problems,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -198,16 +200,26 @@ def _identical(values: Mapping[str, Any]) -> list[str]:
     return [group.sentence for group in find_identical_schedules(records)]
 
 
-def _importances(values: Mapping[str, Any]) -> Mapping[str, float] | None:
-    """Importance of each parameter; None where too little is known."""
+def _explained(values: Mapping[str, Any]) -> tuple[Mapping[str, float] | None, Sequence[InteractionFacts] | None]:
+    """(importance of each parameter, interaction of each pair); None where too little is known."""
     from workbench.scenario.search import Dimension
     from workbench.search.importance import parameter_importances
+    from workbench.search.interaction import parameter_interactions
 
     try:
         space = {name: Dimension.model_validate(one) for name, one in (values.get("space") or {}).items()}
     except ValueError:  # a dimension of another version
-        return None
+        return None, None
     trials = [trial_facts(trial) for trial in values.get("trials") or ()]
     complete = [(t.params, t.objective) for t in trials if t.is_scored and t.objective is not None]
     known = [(params, value) for params, value in complete if params.keys() >= space.keys()]
-    return parameter_importances(known, space, maximize=values.get("direction", "maximize") == "maximize")
+    pairs = parameter_interactions(known, space)
+    return (
+        parameter_importances(known, space, maximize=values.get("direction", "maximize") == "maximize"),
+        None
+        if pairs is None
+        else tuple(
+            InteractionFacts(names=each.names, share=each.share, p_value=each.p_value, is_shown=each.is_shown)
+            for each in pairs
+        ),
+    )

@@ -131,7 +131,7 @@ def _facts(
         pools.append(
             PoolFacts(
                 name=pool.name,
-                options=tuple(_options(plan, pool, version, options, warnings)),
+                options=tuple(vllm_options(plan, pool, version, options, warnings)),
                 replicas=pool.replicas,
                 max_replicas=max(most, pool.replicas),
                 max_prompt_tokens=pool.max_prompt_tokens,
@@ -154,7 +154,7 @@ def _facts(
     return facts, tuple(dict.fromkeys(warnings))
 
 
-def _options(
+def vllm_options(
     plan: DeploymentPlan, pool: Pool, version: str, further: Mapping[str, OptionValue], warnings: list[str]
 ) -> Iterator[tuple[str, OptionValue]]:
     """(vLLM's name, value), checked. Raises `ConfigError`."""

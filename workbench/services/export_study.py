@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.catalog import published_name
-from workbench.capacity.deployment import DeploymentPlan
+from workbench.capacity.deployment import DeploymentPlan, Routing
 from workbench.scenario import ScenarioError
+from workbench.services.targets import split_params
 from workbench.store.errors import StoreError
 from workbench.store.runs import load_run, load_run_info
 from workbench.store.studies import load_study
@@ -38,9 +39,10 @@ def plan_of_study(directory: Path) -> tuple[str, DeploymentPlan, tuple[str, ...]
     trial = next((item for item in trials if item["number"] == best["number"]), {})
     run = directory / str(trial.get("run") or f"trial-{best['number']:04d}")
     resolved, provenance = _run_facts(run)
-    stated = {**(scenario.get("engine") or {}), **(best.get("params") or {})}
+    device, params = split_params(best.get("params") or {})
+    stated = {**(scenario.get("engine") or {}), **params}
     engine = {**{name: resolved[name] for name in _PINNED if resolved.get(name) is not None}, **stated}
-    target = scenario.get("target") or {}
+    target = {**(scenario.get("target") or {}), **device}
     is_simulated = target.get("kind") == "simulated"
     plan = DeploymentPlan(
         model=published_name(str(scenario["model"])),
@@ -48,6 +50,8 @@ def plan_of_study(directory: Path) -> tuple[str, DeploymentPlan, tuple[str, ...]
         tensor_parallel_size=target.get("tensor_parallel_size") or 1,
         quantization=target.get("quantization"),
         kv_cache_dtype=target.get("kv_cache_dtype"),
+        replicas=target.get("replicas") or 1,
+        routing=Routing(kind=target.get("routing") or "round_robin"),
         engine=engine if is_simulated else {**engine, "gpu_memory_utilization": stated.get("gpu_memory_utilization")},
     )
     lines = tuple(_lines(directory, study, best, provenance))
@@ -96,5 +100,8 @@ def _warnings(study: Mapping[str, Any], scenario: Mapping[str, Any]) -> Iterator
         yield "measured on a simulated GPU: confirm on the real one before the traffic comes"
     elif kind == "embedded":
         yield "measured on this project's CPU engine: the parameters carry over to a GPU in direction only"
+    doubt = (study.get("confirmation") or {}).get("doubt")
+    if doubt:
+        yield f"the repeats do not confirm this winner: {doubt}"
     if study.get("stopped"):
         yield f"the sweep ended early: {study['stopped']}"

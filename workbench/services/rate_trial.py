@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -124,8 +125,10 @@ class RateProber:
         return SloPolicy.from_scenario(self.scenario)
 
     def _workload(self, factor: int) -> Workload:
+        longer = lengthened(self.scenario, factor)
+        if self.scenario.target.kind == "endpoint":  # its prefix cache outlives a probe
+            return generate_workload(longer, self.target.limits, seed=self.seed, prompt_seed=secrets.randbits(31))
         if factor not in self._workloads:
-            longer = lengthened(self.scenario, factor)
             workload = generate_workload(longer, self.target.limits, seed=self.seed)
             self._workloads[factor] = replace(workload, prompts=RememberedPrompts(workload.prompts))
         return self._workloads[factor]

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.config import EngineConfig
 from workbench.scenario import Scenario, ScenarioError, engine_spec, scenario_to_dict
-from workbench.scenario.search import DEVICE_FIELDS, Search
+from workbench.scenario.search import DEVICE_FIELDS, Search, unheard_rule
 from workbench.scenario.target import SimulatedTarget
 from workbench.search.artifacts import RunArchive
 from workbench.search.storage import BaseStorage
@@ -33,20 +33,28 @@ def search_of(scenario: Scenario) -> Search:
     """Raises `ScenarioError` for a scenario that cannot be swept."""
     if scenario.search is None:
         raise ScenarioError(f"{scenario.name}: search: is missing: a sweep needs a search section with a space")
-    if scenario.target.kind == "endpoint":
+    target = scenario.target
+    if target.kind == "endpoint" and target.launch is None:
         raise ScenarioError(
             f"{scenario.name}: target: an endpoint cannot be swept, its parameters are set where it was started. "
-            "Use kind: embedded or simulated"
+            "Give launch, the command that starts it for a configuration, or use kind: embedded or simulated"
         )
+    if target.kind == "endpoint" and (unheard := target.unheard(scenario.search.space)):
+        raise ScenarioError(f"{scenario.name}: target.launch: {unheard_rule(unheard[0])}")
     return scenario.search
 
 
 def default_params(scenario: Scenario, search: Search) -> dict[str, Any]:
-    """The scenario's own engine values of the searched parameters (the engine's defaults where it sets none)."""
+    """The scenario's own engine values of the searched parameters (the engine's defaults where it sets none).
+
+    Raises `ConfigError` for a GPU that is not in the catalogue.
+    """
     if isinstance(scenario.target, SimulatedTarget):
         from engine.catalog import find_gpu
         from engine.simulation import with_gpu_defaults
 
+        for name in search.space["gpu"].choices or () if "gpu" in search.space else ():
+            find_gpu(str(name))
         given = dict(scenario.engine)
         if scenario.target.gpu is not None:
             given = with_gpu_defaults(given, find_gpu(scenario.target.gpu))

@@ -69,7 +69,8 @@ def with_device(spec: SimulatedSpec, device: Mapping[str, Any]) -> SimulatedSpec
         return SimulatedSpec.model_validate(spec.model_dump() | dict(device))
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{'.'.join(map(str, first['loc']))}: {first['msg']} (got {first['input']!r})") from None
+        name = ".".join(map(str, first["loc"])) or str(first.get("ctx", {}).get("key", "target"))
+        raise ConfigError(f"{name}: {first['msg']} (got {device.get(name)!r})") from None
 
 
 def check_rules(scenario: Scenario, params: Mapping[str, Any]) -> None:
@@ -166,18 +167,28 @@ def check_calibration(profile: CalibrationProfile, scenario: Scenario, spec: Sim
 def _endpoint(scenario: Scenario, spec: EndpointSpec, params: Mapping[str, Any]) -> RunnableTarget:
     from workbench.loadgen.endpoint import FALLBACK_VOCAB_SIZE, EndpointTarget
 
+    def connect(url: str) -> EndpointTarget:
+        return EndpointTarget(
+            url,
+            model=spec.model,
+            api_key_env=spec.api_key_env,
+            timeout_s=spec.timeout_s,
+            vocab_size=_find_vocab_size(scenario.model) or FALLBACK_VOCAB_SIZE,
+        )
+
+    if spec.launch is not None:
+        from workbench.services.launch import launch_command
+
+        command, url = launch_command(scenario, spec, params)
+        from workbench.loadgen.launched import LaunchedTarget
+
+        return LaunchedTarget(command, url, ready_within_s=spec.ready_within, connect=lambda: connect(url))
     if params:
         raise ConfigError(
             f"target: the engine parameters of an endpoint are set where it was started (got {', '.join(params)}). "
-            "Use kind: embedded to tune them"
+            "Use kind: embedded to tune them, or launch: the command that starts it"
         )
-    return EndpointTarget(
-        spec.url,
-        model=spec.model,
-        api_key_env=spec.api_key_env,
-        timeout_s=spec.timeout_s,
-        vocab_size=_find_vocab_size(scenario.model) or FALLBACK_VOCAB_SIZE,
-    )
+    return connect(spec.url)
 
 
 def _find_vocab_size(model: str) -> int | None:

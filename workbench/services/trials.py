@@ -20,6 +20,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from engine.errors import ConfigError, ModelLoadError
@@ -44,6 +45,7 @@ class TrialWorker:
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
         self._has_ended = False
+        self._runs_server = scenario.target.kind == "endpoint" and scenario.target.launch is not None
 
     @property
     def pid(self) -> int | None:
@@ -80,6 +82,9 @@ class TrialWorker:
         """Make an evaluation in another thread return, as one whose worker died, and every later one."""
         self._has_ended = True
         if (process := self._process) is not None:
+            if self._runs_server:  # so that it is gone, and its GPU free, when we are
+                process.terminate()
+                process.join(GRACE_S)
             process.kill()
 
     def close(self) -> None:
@@ -123,6 +128,8 @@ class TrialWorker:
         return "no exit code" if code is None else f"exit code {code}"
 
 
+GRACE_S = 30.0
+"""For a worker to stop the server that it started: longer than that server has."""
 _DEATH_S = 5.0
 """From the end of a process's last pipe to its exit code."""
 
@@ -142,6 +149,7 @@ def _without_interrupts() -> Iterator[None]:
 def _serve_trials(connection: Connection, scenario: Scenario) -> None:
     """The worker: answers (parameters, directory, seed, hints) with an outcome, or an error not the trial's."""
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    signal.signal(signal.SIGTERM, _leave)
     while True:
         try:
             params, directory, seed, hints = connection.recv()
@@ -156,6 +164,12 @@ def _serve_trials(connection: Connection, scenario: Scenario) -> None:
             connection.send(answer)
         except OSError:
             return  # nobody waits for it any more
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Unwind, so that what the trial started is stopped."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 def _end_with_parent() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
 
-from workbench.report.document import Cell, Table, to_markdown
+from workbench.report.document import Block, Cell, Heading, Table, to_markdown
 from workbench.report.quantities import CAUSES, label, number, share, shown, unit
 
 TILE_WIDTH = 192
@@ -18,6 +18,14 @@ _VERDICT_COLORS = {"VALID": "green", "SUSPECT": "orange", "INVALID": "red"}
 def show_table(table: Table) -> None:
     """A table of the report as Markdown."""
     st.markdown(plain(to_markdown([table])))
+
+
+def show_section(blocks: Iterable[Block]) -> None:
+    """A section of the report, its heading as the title of an expander; nothing where it is empty."""
+    found = list(blocks)
+    if found and isinstance(found[0], Heading):
+        with st.expander(found[0].text, expanded=True):
+            st.markdown(plain(to_markdown(found[1:])))
 
 
 def plain(text: str) -> str:

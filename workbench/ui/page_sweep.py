@@ -12,12 +12,13 @@ from workbench.metrics.summary import LATENCY_METRICS
 from workbench.report.comparison import class_table, limit_table, metric_table, parameter_table, repeat_table
 from workbench.report.facts import StudyFacts
 from workbench.report.quantities import label, signed_share, unit, value_of
+from workbench.report.search_sections import front_blocks, pair_in_words, prediction_blocks, rate_blocks
 from workbench.report.sections import disagreement
 from workbench.services import browse
 from workbench.services.browse import StoreError
-from workbench.ui.blocks import TILE_WIDTH, plain, show_binding, show_hint, show_table, tile
+from workbench.ui.blocks import TILE_WIDTH, plain, show_binding, show_hint, show_section, show_table, tile
 from workbench.ui.store import pick, store_path, study_of
-from workbench.ui.trial_charts import effect_chart, objective_chart, tradeoff_chart
+from workbench.ui.trial_charts import effect_chart, objective_chart, pair_chart, tradeoff_chart
 
 REFRESH_S = 2.0
 """How often a study that is not finished is looked at again."""
@@ -142,6 +143,11 @@ def _charts(study: StudyFacts) -> None:
             effect = effect_chart(study, name)
             if effect is not None:
                 column.plotly_chart(effect, width="stretch", key=f"effect-{name}")
+    pair = pair_chart(study)
+    if pair is not None:
+        st.subheader("Two parameters together")
+        st.caption(plain(pair_in_words(study)))
+        st.plotly_chart(pair, width="stretch", key="pair")
 
 
 def _trials(study: StudyFacts) -> None:
@@ -177,6 +183,8 @@ def _factor(name: str) -> tuple[float, str]:
 
 
 def _details(study: StudyFacts) -> None:
+    for section in (rate_blocks, front_blocks, prediction_blocks):
+        show_section(section(study))
     columns = study.compared
     if columns:
         with st.expander("Default and best in figures"):

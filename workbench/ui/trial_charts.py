@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -78,30 +78,65 @@ def effect_chart(study: StudyFacts, name: str) -> go.Figure | None:
     if not scored:
         return None
     factor, unit = scale_of(study.objective, [trial.objective for trial in scored])
-    dimension = study.space[name]
-    values = [trial.params[name] for trial in study.trials if name in trial.params]
-    is_numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
     figure = go.Figure()
-    is_category = dimension.choices is not None or not is_numeric
-
-    def x_of(trial: TrialFacts) -> Any:
-        value = trial.params[name]
-        return parameter(value) if is_category else value
-
+    x_of = _place_on(figure.update_xaxes, study, name)
     heights = [(trial.objective or 0.0) * factor for trial in scored]
     _add_points(figure, study, scored, [x_of(trial) for trial in scored], heights)
     _add_unscored(figure, study, x_of, name)
     _make_room(figure, heights)
-    figure.update_xaxes(title=parameter_label(name))
-    if is_category:
-        every = list(dict.fromkeys([*(dimension.choices or ()), *values]))
-        order = [parameter(value) for value in (sorted(every) if is_numeric else every)]
-        figure.update_xaxes(type="category", categoryorder="array", categoryarray=order)
-    elif dimension.log and min(values) > 0:
-        ticks = [2**power for power in range(31) if min(values) / 1.5 <= 2**power <= max(values) * 1.5]
-        figure.update_xaxes(type="log", tickvals=ticks[:: max(1, -(-len(ticks) // 8))] or None)
     figure.update_layout(yaxis_title=axis_label(study.objective, unit))
     return apply_layout(figure, height=300, has_legend=False)
+
+
+def pair_chart(study: StudyFacts) -> go.Figure | None:
+    """The objective, as colour, over the two parameters that are to be seen together."""
+    if study.pair is None:
+        return None
+    scored = [t for t in study.trials if t.is_scored and all(name in t.params for name in study.pair)]
+    if not scored:
+        return None
+    factor, unit = scale_of(study.objective, [trial.objective for trial in scored])
+    figure = go.Figure()
+    x_of = _place_on(figure.update_xaxes, study, study.pair[0])
+    y_of = _place_on(figure.update_yaxes, study, study.pair[1])
+    marked = {trial.number: palette.DEFAULT if trial.number == 0 else palette.BEST for _, trial in study.compared}
+    figure.add_scatter(
+        x=[x_of(trial) for trial in scored],
+        y=[y_of(trial) for trial in scored],
+        mode="markers",
+        marker={
+            "color": [(trial.objective or 0.0) * factor for trial in scored],
+            "colorscale": palette.SCALE,
+            "colorbar": {"title": {"text": axis_label(study.objective, unit), "side": "right"}},
+            "opacity": 1.0,
+            "size": [13 if trial.may_win else 9 for trial in scored],
+            "symbol": ["circle" if trial.may_win else "diamond" for trial in scored],
+            "line": {
+                "width": [3 if trial.number in marked else 0.8 for trial in scored],
+                "color": [marked.get(trial.number, "white") for trial in scored],
+            },
+        },
+        text=[_hover(study, trial) for trial in scored],
+        hovertemplate="%{text}<extra></extra>",
+    )
+    return apply_layout(figure, height=380, has_legend=False)
+
+
+def _place_on(update: Callable[..., Any], study: StudyFacts, name: str) -> Callable[[TrialFacts], Any]:
+    """Set up an axis for a parameter; returns where on it a trial lies."""
+    dimension = study.space[name]
+    values = [trial.params[name] for trial in study.trials if name in trial.params]
+    is_numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    update(title=parameter_label(name))
+    if dimension.choices is not None or not is_numeric:
+        every = list(dict.fromkeys([*(dimension.choices or ()), *values]))
+        order = [parameter(value) for value in (sorted(every) if is_numeric else every)]
+        update(type="category", categoryorder="array", categoryarray=order)
+        return lambda trial: parameter(trial.params[name])
+    if dimension.log and min(values) > 0:
+        ticks = [2**power for power in range(31) if min(values) / 1.5 <= 2**power <= max(values) * 1.5]
+        update(type="log", tickvals=ticks[:: max(1, -(-len(ticks) // 8))] or None)
+    return lambda trial: trial.params[name]
 
 
 def _add_points(

@@ -211,6 +211,21 @@ def test_report_shows_importances_from_eight_trials_on(tmp_path: Path, make_stud
     assert "importances" in draw_all(enough)[0]
 
 
+def test_report_says_which_two_parameters_matter_together(tmp_path: Path, make_study: MakeStudy) -> None:
+    grid = [(seqs, size) for seqs in (4, 8, 12, 16, 24, 32, 48, 60, 64) for size in (8, 16)]
+    trials = [
+        trial(n, 10.0 + seqs * (1 if size == 8 else -1) / 10, params={"max_num_seqs": seqs, "block_size": size})
+        for n, (seqs, size) in enumerate(grid)
+    ]
+    save_study(tmp_path / "s", make_study(trials, best=16))
+    facts = load_study_facts(tmp_path / "s")
+    assert facts.pair == ("max_num_seqs", "block_size")
+    assert "pair" in draw_all(facts)[0]
+    assert "max_num_seqs and block_size interact:" in check_documents(write_report(tmp_path / "s"))
+    save_study(tmp_path / "few", make_study(trials[:5], best=4))
+    assert "cannot be told from these 5 complete trials" in check_documents(write_report(tmp_path / "few"))
+
+
 def test_drawings_are_the_same_for_the_same_study(make_study: MakeStudy) -> None:
     facts = study_facts("s", make_study([trial(0), trial(1, 12.0)], best=1))
     assert draw_all(facts) == draw_all(facts)

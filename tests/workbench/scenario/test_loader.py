@@ -87,8 +87,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
         ),
         ("name: demo\n", "", "s.yaml:1: name: is missing"),
         ("seed: 1", "seed: -1", "s.yaml:2: seed: must be at least 0 (got -1)"),
-        ("seed: 1", "target: {kind: endpoint}", "s.yaml:2: target.url: is missing"),
-        ("seed: 1", "target: endpoint", "s.yaml:2: target.url: is missing"),
+        ("seed: 1", "target: {kind: endpoint}", "s.yaml:2: target: needs url, the address of the server, or launch"),
+        ("seed: 1", "target: endpoint", "s.yaml:2: target: needs url, the address of the server, or launch"),
         ("seed: 1", "target: {url: x}", "s.yaml:2: target: kind is missing. known: embedded, endpoint, simulated"),
         (
             "seed: 1",

@@ -54,6 +54,7 @@ def test_duplicate_where_the_limit_lies_over_the_peak(changes: dict[str, Any], u
         {"block_size": 32},
         {"gpu": "h100-80g-sxm"},
         {"max_model_len": 8192},
+        {"replicas": 2},
     ],
 )
 def test_no_duplicate_where_something_else_differs_or_binds(changes: dict[str, Any]) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from workbench.search.outcome import TrialOutcome, TrialState
 from workbench.search.pareto import find_front, hypervolume
@@ -69,3 +72,43 @@ def test_hypervolume_of_known_boxes(
     points: list[tuple[float, ...]], reference: tuple[float, ...], volume: float
 ) -> None:
     assert hypervolume(points, reference) == pytest.approx(volume)
+
+
+VALUES = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True), st.floats(0, 100))
+OUTCOMES = st.builds(
+    lambda throughput, ttft, **fields: TrialOutcome(
+        objective=throughput, objectives={"output_tokens_per_s": throughput, "ttft_s.p95": ttft}, **fields
+    ),
+    throughput=VALUES,
+    ttft=VALUES,
+    state=st.sampled_from(TrialState),
+    verdict=st.sampled_from(["VALID", "SUSPECT", "INVALID", None]),
+    constraints=st.dictionaries(st.just("ttft"), st.floats(allow_nan=True), max_size=1),
+)
+
+
+@given(outcomes=st.lists(OUTCOMES, max_size=10))
+def test_front_of_random_results_holds_only_fit_trials_and_beats_every_other_fit_one(
+    outcomes: list[TrialOutcome],
+) -> None:
+    fit = {
+        number: (-float(outcome.objectives["output_tokens_per_s"] or 0), float(outcome.objectives["ttft_s.p95"] or 0))
+        for number, outcome in enumerate(outcomes)
+        if outcome.state is TrialState.COMPLETE
+        and outcome.verdict == "VALID"
+        and outcome.objectives is not None
+        and all(value is not None and math.isfinite(value) for value in outcome.objectives.values())
+        and all(value <= 0 for value in outcome.constraints.values())
+    }
+    records = [TrialRecord(number=number, params={}, outcome=outcome) for number, outcome in enumerate(outcomes)]
+    front = find_front(records, OBJECTIVES)
+    if not fit:
+        assert front is None
+        return
+    assert front is not None
+    on_front = {record.number for record in front.records}
+    assert on_front <= fit.keys()
+    assert front.knee.number in on_front
+    assert 0 <= front.hypervolume <= 1
+    for point in fit.values():
+        assert any(all(a <= b for a, b in zip(fit[number], point, strict=True)) for number in on_front)

@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 from workbench.scenario import Scenario, parse_scenario
+from workbench.search.confirmation import Confirmation
 from workbench.search.outcome import TrialOutcome, TrialState
 from workbench.search.trials import TrialRecord
-from workbench.services.confirm import Confirmation, confirm_finalists, scenario_to_confirm
+from workbench.services.confirm import confirm_finalists, scenario_to_confirm
 from workbench.services.trials import TrialWorker
 
 TEXT = """

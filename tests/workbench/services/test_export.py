@@ -263,3 +263,15 @@ def test_what_is_no_study_and_no_plan_is_refused(tmp_path: Path, study: Path) ->
 
 def test_several_named_versions_are_stored() -> None:
     assert len(list_versions()) >= 3
+
+
+def test_export_of_a_study_takes_the_hardware_that_won(study: Path, tmp_path: Path) -> None:
+    values = json.loads((study / "study.json").read_text())
+    values["best"]["params"] |= {"gpu": "h100-80g-sxm", "tensor_parallel_size": 2, "replicas": 3, "quantization": "fp8"}
+    values["confirmation"] = {"doubt": "trial 1 has no valid repeat (late)"}
+    save_study(tmp_path / "won", values)
+    found = export(tmp_path / "won", "k8s")
+    assert "replicas: 3" in found.text
+    assert "--tensor-parallel-size" in found.text
+    assert "--quantization" in found.text
+    assert "the repeats do not confirm this winner: trial 1 has no valid repeat (late)" in found.warnings

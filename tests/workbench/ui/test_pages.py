@@ -49,7 +49,7 @@ def test_sweep_page_shows_conclusion_figures_and_plots(open_page: object, swept_
     assert "Not finished" not in text
     assert len(app.metric) >= 4
     assert len(app.dataframe[0].value) >= 4  # infeasible ones come on top
-    assert len(app.get("plotly_chart")) == 3 + 4
+    assert len(app.get("plotly_chart")) == 3 + 4 + 1
 
 
 def test_sweep_page_follows_a_study_without_report(open_page: object, swept_study: Path, tmp_path: Path) -> None:
