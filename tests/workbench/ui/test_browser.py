@@ -68,7 +68,7 @@ def test_pages_show_their_plots_and_no_exception(dashboard: str) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         page = browser.new_page(viewport={"width": 1400, "height": 900})
-        for path, title, num_plots in (("/", "Sweeps", 7), ("/runs", "Runs", 5)):
+        for path, title, num_plots in (("/", "Sweeps", 8), ("/runs", "Runs", 5)):
             page.goto(dashboard + path)
             expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible(timeout=30_000)
             plots = page.locator(".js-plotly-plot")
