@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from workbench.report.facts import DimensionFacts, GainFacts, InteractionFacts, RunFacts, StudyFacts, TrialFacts
@@ -24,7 +25,8 @@ def study_facts(
 ) -> StudyFacts:
     """The facts of a stored study. `values` is the object of `workbench sweep --json`."""
     runs = runs or {}
-    trials = tuple(trial_facts(trial) for trial in values.get("trials") or ())
+    objective = str(values.get("objective") or "objective")
+    trials = tuple(_with_objective(trial_facts(trial), objective) for trial in values.get("trials") or ())
     resolved = values.get("scenario_resolved") or {}
     search = resolved.get("search") or {}
     best = (values.get("best") or {}).get("number")
@@ -34,7 +36,7 @@ def study_facts(
         name=name,
         scenario=str(values.get("scenario") or name),
         description=str(resolved.get("description") or ""),
-        objective=str(values.get("objective") or "objective"),
+        objective=objective,
         maximize=values.get("direction", "maximize") == "maximize",
         conclusion=str(values.get("conclusion") or "The study has no conclusion yet."),
         trials=trials,
@@ -78,6 +80,13 @@ def trial_facts(values: Mapping[str, Any]) -> TrialFacts:
         run=values.get("run"),
         rate=values.get("rate"),
     )
+
+
+def _with_objective(trial: TrialFacts, name: str) -> TrialFacts:
+    """An objective that no single run measures (a sustainable rate) is a figure of the trial like its metrics."""
+    if trial.metrics is None or trial.objective is None or trial.value(name) is not None:
+        return trial
+    return replace(trial, metrics={**trial.metrics, name: trial.objective})
 
 
 def limits_of(slo: Mapping[str, Any]) -> dict[str, tuple[float, float]]:

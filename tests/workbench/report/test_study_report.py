@@ -229,3 +229,13 @@ def test_report_says_which_two_parameters_matter_together(tmp_path: Path, make_s
 def test_drawings_are_the_same_for_the_same_study(make_study: MakeStudy) -> None:
     facts = study_facts("s", make_study([trial(0), trial(1, 12.0)], best=1))
     assert draw_all(facts) == draw_all(facts)
+
+
+def test_report_shows_an_objective_that_no_single_run_measures(tmp_path: Path, make_study: MakeStudy) -> None:
+    trials = [trial(0) | {"objective": 21.1}, trial(1) | {"objective": 21.5}]
+
+    found = study_facts("s", make_study(trials, best=1, objective="sustainable_rate_per_s"))
+
+    assert [each.value("sustainable_rate_per_s") for each in found.trials] == [21.1, 21.5]
+    text = check_documents(write_study_report(tmp_path, found))
+    assert "21.5 req/s" in text
