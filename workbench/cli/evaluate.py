@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from workbench.cli.console import number, out
@@ -137,7 +138,7 @@ def catalog_models(as_json: Json = False) -> None:
         return
     table = Table(box=None)
     for title in ("model", "parameters", "layers", "heads/KV", "window", "KV per token"):
-        table.add_column(title, justify="left" if title == "model" else "right")
+        table.add_column(title, justify="left" if title == "model" else "right", no_wrap=True)
     for row in rows:
         table.add_row(
             row["name"],
@@ -147,4 +148,5 @@ def catalog_models(as_json: Json = False) -> None:
             f"{row['max_position']:,}",
             f"{row['kv_bytes_per_token'] / 1024:.0f} KiB",
         )
-    out.print(table)
+    whole = out.measure(table, options=out.options.update(max_width=200)).maximum  # a name that is cut is of no use
+    Console(highlight=False, width=max(whole, out.width)).print(table)

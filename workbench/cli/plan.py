@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
@@ -158,9 +159,10 @@ def _cost(cost: Any) -> Iterator[str]:
     if cost["usd_per_hour"] is None:
         yield f"  Cost          {cost['source']}"
     else:
+        source = shorten(cost["source"], 100, placeholder=" …")
         yield (
             f"  Cost          ${cost['usd_per_hour']:g} per hour, ${cost['usd_per_million_tokens']:g} per million "
-            f"tokens at ${cost['usd_per_gpu_hour']:g} per GPU and hour ({cost['source'][:100]})"
+            f"tokens at ${cost['usd_per_gpu_hour']:g} per GPU and hour ({source})"
         )
     if cost["kwh_per_hour_at_most"] is not None:
         yield (

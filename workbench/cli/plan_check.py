@@ -62,5 +62,9 @@ def _render(found: PlanCheck) -> None:
 
 def _line(figure: CheckedFigure) -> str:
     word = {True: "holds", False: "FAILS", None: "–"}[figure.holds]
-    planned, measured = metric(figure.name, figure.predicted), metric(figure.name, figure.measured)
+    planned, measured = _value(figure.name, figure.predicted), _value(figure.name, figure.measured)
     return f"  {word:6} {figure.name:20} {planned:>10} {measured:>10}   {figure.rule}"
+
+
+def _value(name: str, value: float | None) -> str:
+    return f"{value:,.0f}" if name == "num_blocks" and value is not None else metric(name, value)

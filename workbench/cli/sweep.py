@@ -12,6 +12,7 @@ from workbench.report.rate_words import RATE, gap_in_words
 from workbench.scenario import ScenarioError, load_scenario
 from workbench.scenario.base import parse_duration
 from workbench.search.confirmation import Confirmation
+from workbench.search.outcome import TrialState
 from workbench.search.study import TrialRecord
 from workbench.services.report import write_report
 from workbench.services.sweep import SweepEvents, run_sweep
@@ -122,7 +123,9 @@ def render_trial(record: TrialRecord, objective: str) -> None:
 
 def render(result: SweepResult, report: Path) -> None:
     """Best against default, side by side."""
-    table = Table(title=f"{result.scenario.name}: {len(result.records)} trials", title_justify="left")
+    infeasible = sum(record.outcome.state is TrialState.INFEASIBLE for record in result.records)
+    counted = f"{len(result.records)} trials" + (f", {infeasible} of them infeasible" if infeasible else "")
+    table = Table(title=f"{result.scenario.name}: {counted}", title_justify="left")
     table.add_column("")
     table.add_column("default", justify="right")
     found = "knee" if result.search.is_pareto else "best"

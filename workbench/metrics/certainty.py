@@ -56,7 +56,7 @@ class HopelessRun:
             if missed > allowance.most_misses:
                 return (
                     f"{allowance.limit.name}: {missed} of {allowance.num_requests} requests have missed it already, "
-                    f"{allowance.most_misses} may"
+                    f"no more than {allowance.most_misses} may"
                 )
         queued = ~run.has_ended | ~np.isnan(run.first_token_s)  # whoever was turned away does not queue
         saturation = find_saturation(run.arrival_s[queued], run.first_token_s[queued], run.now_s)

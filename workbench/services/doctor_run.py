@@ -31,11 +31,13 @@ from workbench.metrics.definitions import ttft_s
 from workbench.metrics.records import RequestTable, RunRecord
 from workbench.metrics.summary import summarize
 from workbench.scenario import Scenario, ScenarioError
+from workbench.search.rate import rate_at, rung
 from workbench.services.describe import limits_of
 from workbench.services.evaluate import deadline_of
 from workbench.services.targets import build_target, device_of
 from workbench.store.runs import StoredRun, load_run
 from workbench.workload import generate_workload
+from workbench.workload.rate import arrival_rate, at_rate
 from workbench.workload.records import Workload
 
 _MOST_PROMPTS = 48
@@ -88,10 +90,26 @@ def _workload(scenario: Scenario, run: StoredRun, notes: list[str]) -> Workload 
     except (ScenarioError, EngineError, OSError) as error:
         notes.append(f"the run's prompts cannot be made again ({str(error).splitlines()[0]})")
         return None
-    if workload.fingerprint != run.info.workload_fingerprint:
-        notes.append("the run's prompts cannot be made again: this version makes others from the same scenario")
+    if workload.fingerprint == run.info.workload_fingerprint:
+        return workload
+    stretched = _stretched(workload, run)
+    if stretched is None:
+        notes.append("the run's prompts cannot be made again: its scenario now gives other requests")
+    return stretched
+
+
+def _stretched(workload: Workload, run: StoredRun) -> Workload | None:
+    """The workload at the rate of the run: one of those that a search for the sustainable rate tried."""
+    known, table = arrival_rate(workload), run.record.requests
+    if known is None or len(table) != len(workload):
         return None
-    return workload
+    first = slice(None) if workload.turn_pacing is None else workload.turn_pacing.previous_row < 0
+    span_s = float(np.ptp(table.arrival_s[first]))
+    if span_s <= 0.0:
+        return None
+    nearest = rung(known * float(np.ptp(workload.arrival_s[first])) / span_s)
+    found = (at_rate(workload, rate_at(index)) for index in (nearest, nearest - 1, nearest + 1))
+    return next((other for other in found if other.fingerprint == run.info.workload_fingerprint), None)
 
 
 def _prefix(record: RunRecord, workload: Workload | None) -> PrefixFacts:

@@ -86,7 +86,7 @@ def plan(question: PlanQuestion, say: Say) -> Plan:
         more = task.rate_per_s / (1.0 - HEADROOM)
         guess = min(guess_of(minimum, 1.0 - HEADROOM), guess_of(more, capacity.rate_per_s.value))
         roomy = sizer.minimum(more, max(minimum, guess))
-        say(f"{minimum} replicas hold, {roomy} with headroom")
+        say(f"replicas that hold: {minimum}, with headroom {roomy}")
         alternatives = []
         if comparison is not None:
             until = max(began + _PATIENCE_S, time.monotonic() + 1.0)
@@ -163,12 +163,13 @@ def _tuned(task: Task, say: Say) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         tried.append({"params": params, "rate_per_s": found, "source": source})
         if found is not None and (best is None or found > best):
             best, chosen = found, params
-    say(f"tuned: {chosen or 'defaults'}, about {best}/s")
     if best is None:
         raise ConfigError(
             "plan: no rate holds the limits on one instance, however low: single requests miss them. Relax the SLO or "
             "choose a faster GPU"
         )
+    settings = " ".join(f"{name}={value}" for name, value in chosen.items())
+    say(f"tuned: {settings or 'defaults'}, about {best:.4g}/s")
     return chosen, tried
 
 

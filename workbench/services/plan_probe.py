@@ -165,8 +165,13 @@ def _scaled(slo: Slo, factor: float) -> Slo:
 
 
 def _binds(prober: CapacityProber, bracket: RateBracket, record: RunRecord) -> str:
-    if bracket.failed is None:
+    above = [probe for probe in bracket.probes if bracket.passed is not None and probe.rate_per_s > bracket.passed]
+    if not above:
         return "nothing up to the highest rate tried"
+    if bracket.failed is None:
+        lowest = min(above, key=lambda probe: probe.rate_per_s)
+        reason = lowest.reason or "too few to tell"
+        return f"at {lowest.rate_per_s:g}/s, not resolved by these requests: {reason}"
     reason = prober.at(bracket.failed)[0].reason or "unresolved"
     binding = binding_of(record)
     engine = "" if binding is None else f" (engine at {bracket.passed:g}/s: {binding.verdict})"

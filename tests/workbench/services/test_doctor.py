@@ -9,7 +9,9 @@ import pytest
 
 from workbench.scenario import Scenario, ScenarioError, load_scenario
 from workbench.services.doctor import Diagnosis, diagnose
+from workbench.services.doctor_run import run_evidence
 from workbench.services.evaluate import run_scenario, store_run
+from workbench.services.rate_trial import run_for_rate
 from workbench.store.studies import save_study
 
 QWEN, LLAMA_13B = "Qwen/Qwen2.5-7B-Instruct", "meta-llama/Llama-2-13b-hf"
@@ -243,6 +245,14 @@ def test_study_tells_what_the_best_trial_got_rid_of(tmp_path: Path) -> None:
     found = diagnose(study)
     assert [finding.code for finding in found.findings] == ["sequence_cap_too_small", "out_of_memory"]
     assert "the best trial (max_num_seqs=128) has it no more" in found.findings[0].where
+
+
+@pytest.mark.parametrize("more", [{}, {"conversation": {"turns": 3, "think_time": "5s"}}], ids=["single", "turns"])
+def test_prompts_of_a_run_at_a_sustainable_rate_are_made_again(more: dict[str, Any], tmp_path: Path) -> None:
+    result = run_for_rate(scenario(kind(uniform(500, 900), uniform(20, 60), **more), max_num_seqs=8), {})
+    evidence = run_evidence(store_run(tmp_path / "run", result.run))
+    assert evidence.notes == ()
+    assert evidence.prefix.are_prompts_known or (evidence.prefix.hit_rate or 0.0) >= 0.05
 
 
 def test_doctor_of_something_else_says_what_it_reads(tmp_path: Path) -> None:

@@ -102,7 +102,8 @@ JSON_FORMATS = (
 KNOWN = (
     *(f"{known.name} ({','.join(known.columns)})" for known in CSV_FORMATS),
     *(f"{known.name} (JSON with {','.join(known.needs[0])})" for known in JSON_FORMATS),
-    "csv and jsonl (any, with columns: named; for analyze --set columns.input_tokens=NAME and so on)",
+    "csv and jsonl (any, with columns: named; --set columns.input_tokens=NAME and so on for analyze, "
+    "--set workload.arrivals.columns.input_tokens=NAME and so on for plan and run)",
 )
 
 

@@ -28,8 +28,9 @@ def import_trace(
     read = read_requests(trace)
     ledger, table = read.ledger.copy(), read.table
     if len(table) and not table.has_times:
+        hint = "Name their column (columns.arrival), or name the file in" if trace.columns else "Name it in"
         raise ScenarioError(
-            f"{trace.path}: {read.format} has no arrival times to replay. Name it in workload.classes as file: "
+            f"{trace.path}: {read.format} has no arrival times to replay. {hint} workload.classes as file: "
             "and choose arrivals, for example {kind: poisson, rate: 1}"
         )
     _check_rows(table, trace, ledger)
