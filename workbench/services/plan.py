@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,9 +66,20 @@ class Plan:
                 **door,
             },
             **{name: value for name, value in values.items() if name not in ("model", "gpu")},
-            "scenario": scenario_to_dict(fleet),
+            "scenario": _with_absolute_paths(scenario_to_dict(fleet), fleet.model_dump()),
             "provenance": collect_provenance(),
         }
+
+
+def _with_absolute_paths(shown: Any, value: Any) -> Any:
+    """`shown`, the JSON types of `value`, with its files named so that the plan can be read from any folder."""
+    if isinstance(value, Path):
+        return str(value.absolute())
+    if isinstance(value, dict):
+        return {name: _with_absolute_paths(shown[name], each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_absolute_paths(one, each) for one, each in zip(shown, value, strict=True)]
+    return shown
 
 
 def plan(question: PlanQuestion, say: Say) -> Plan:

@@ -217,3 +217,22 @@ def test_sweep_over_a_fleet_settles_trials_by_arithmetic(scenario: Path) -> None
 
     assert refused is not None
     assert refused.state is TrialState.INFEASIBLE
+
+
+def test_plan_file_names_its_trace_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{i / 4},{100 + i % 9},{5 + i % 3}\n" for i in range(300))
+    Path("trace.csv").write_text(f"arrived_at,num_prefill_tokens,num_decode_tokens\n{rows}")
+    question = PlanQuestion(
+        model="Qwen/Qwen2.5-7B-Instruct",
+        gpu="a100-80g-sxm",
+        trace=Path("trace.csv"),
+        rate_per_s=2.0,
+        slo=["ttft_p95=1s"],
+        settings={"max_num_batched_tokens": 2048},
+        with_alternatives=False,
+    )
+
+    document = plan(question, lambda _: None).to_document()
+
+    assert document["scenario"]["workload"]["arrivals"]["path"] == str(tmp_path / "trace.csv")
