@@ -216,3 +216,21 @@ def test_trace_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
     meta.write_text("[]")
     with pytest.raises(ScenarioError, match=r"t\.csv: is no per-request trace"):
         evaluate_trace(path, meta)
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "message"),
+    [
+        ({"input_toks": "1e12"}, {}, "must be at most 10000000"),
+        ({}, [1], "must hold an object with engine_kwargs"),
+        ({}, {"tensor_parallel_size": "two"}, "tensor_parallel_size must be a whole number"),
+    ],
+)
+def test_trace_that_cannot_be_replayed_says_so(
+    tmp_path: Path, cells: dict[str, object], options: object, message: str
+) -> None:
+    meta = tmp_path / "m.json"
+    meta.write_text(json.dumps({"engine_kwargs": options, "model": "Llama-3.1-8B"}))
+    row = {"arrived_at": 0, "input_toks": 3, "output_toks": 4, "first_token_ts": 1.0, "last_token_ts": 2.0} | cells
+    with pytest.raises(ScenarioError, match=message):
+        evaluate_trace(write(tmp_path / "a100_x.csv", [row, row]), meta)
