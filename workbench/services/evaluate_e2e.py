@@ -17,7 +17,7 @@ from workbench.loadgen.errors import RunFailed
 from workbench.metrics.dialects import vllm
 from workbench.metrics.records import RunRecord
 from workbench.scenario import ScenarioError
-from workbench.services.evaluate_row import NotBuildable, device_of, number, target_of, workload_of
+from workbench.services.evaluate_row import NotBuildable, check_stated, device_of, number, target_of, workload_of
 
 _STATISTICS = ("mean", "p50", "p99")
 _RATES = {
@@ -50,7 +50,7 @@ def evaluate_rows(rows: list[dict[str, str]], folder: Path | None = None) -> Ite
         errors = {}
         for name, value in predicted.items():
             published = number(row, name)
-            if published and value is not None:
+            if published and published > 0 and value is not None:
                 errors[name] = value / published - 1.0
         yield {"id": row["id"], "predicted": predicted, "errors": errors, "reason": None}
 
@@ -59,8 +59,11 @@ def predict_row(
     row: Mapping[str, str], device: SimulatedDevice | None = None, folder: Path | None = None
 ) -> dict[str, float | None]:
     """All figures of one row. Raises `NotBuildable`. `device` replaces what the row names (calibration)."""
-    if row.get("engine", "vllm").lower() != "vllm":
+    if (row.get("engine") or "vllm").lower() != "vllm":
         raise NotBuildable(f"engine {row['engine']} is not vLLM")
+    if not row["model"]:
+        raise NotBuildable("model is not stated")
+    check_stated(row)
     if (number(row, "pp") or 1) > 1:
         raise NotBuildable("pipeline parallelism is not simulated")
     try:
@@ -86,10 +89,15 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     """Raises `ScenarioError` for a file that is no table of runs."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            rows = list(csv.DictReader(stream))
+            reader = csv.DictReader(stream, restval="")
+            names = reader.fieldnames or ()
+            # Cells beyond the header have no name.
+            rows = [{name: value for name, value in row.items() if name is not None} for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ScenarioError(f"{path}: cannot be read as CSV ({error})") from error
-    missing = [name for name in ("id", "model", "gpu") if not rows or name not in rows[0]]
+    missing = [name for name in ("id", "model", "gpu") if name not in names]
     if missing:
         raise ScenarioError(f"{path}: is no table of published runs: column {missing[0]} is missing")
+    if not rows:
+        raise ScenarioError(f"{path}: has no rows below its header")
     return rows

@@ -28,6 +28,8 @@ def published_lengths(row: Mapping[str, str], side: str, count: int) -> IntArray
         mean = float(row.get(f"{side}_len") or "")
     except ValueError:
         return None
+    if not np.isfinite(mean):
+        return None
     kind = f"{row.get('len_dist') or ''} {row.get('dataset') or ''}".lower()
     rng = np.random.default_rng([7, side == "input", count])
     share = rng.permutation((np.arange(count) + 0.5) / count)

@@ -29,8 +29,30 @@ _UTILISATIONS = (0.95, 0.98)
 """What a run that did not fit as described must have been given."""
 
 
+_MOST_STATED_PROMPTS = 200_000
+_GREATEST = 2**31
+_SLOWEST, _FASTEST = 1e-6, 1e9
+"""Requests per second of a stated rate."""
+_COUNTS = ("tp", "pp", "num_prompts", "max_concurrency", "input_len", "output_len")
+_UNSTATED = ("", "nan", "none", "null", "inf", "infinity")
+"""What tables write where a column does not apply or there is no limit."""
+
+
 class NotBuildable(Exception):
     """A row that cannot be simulated; the message says why."""
+
+
+def check_stated(row: Row) -> None:
+    """Raise `NotBuildable` for a stated count or length that no run can have had; it would be taken for another."""
+    for name in _COUNTS:
+        text = (row.get(name) or "").strip()
+        if text.lower() in _UNSTATED:
+            continue
+        value = number(row, name)
+        if value is None or not 1 <= value <= _GREATEST:
+            raise NotBuildable(f"{name}: must be a number from 1 to {_GREATEST} (got {text!r})")
+    if (number(row, "num_prompts") or 0) > _MOST_STATED_PROMPTS:
+        raise NotBuildable(f"num_prompts: must be at most {_MOST_STATED_PROMPTS} (got {row['num_prompts']})")
 
 
 def device_of(row: Row) -> SimulatedDevice:
@@ -154,7 +176,10 @@ def _stated_options(row: Row) -> Iterator[tuple[str, Any]]:
     for name, kind in names.items():
         match = re.search(rf"(?:--)?{name}[ =]+([\d.]+)", flat)
         if match:
-            yield name.replace("-", "_"), kind(match[1])
+            try:
+                yield name.replace("-", "_"), kind(match[1])
+            except ValueError:
+                raise NotBuildable(f"engine_args: {name} must be of type {kind.__name__} (got {match[1]})") from None
     if re.search(r"--async-scheduling", flat):
         yield "async_scheduling", True
     if re.search(r"--enforce-eager(?!=?\s*false)", flat, re.IGNORECASE):
@@ -164,7 +189,7 @@ def _stated_options(row: Row) -> Iterator[tuple[str, Any]]:
 def workload_of(row: Row, folder: Path | None = None) -> Workload:
     """The row's requests; those of its own trace where one is named and lies in `folder`, that of the table.
 
-    Raises `NotBuildable` where their lengths are not published.
+    Raises `NotBuildable` where their lengths are not published or the rate is none.
     """
     trace = _trace_of(row, folder)
     if trace is not None:
@@ -175,18 +200,18 @@ def workload_of(row: Row, folder: Path | None = None) -> Workload:
         return replace(workload, arrival_s=trace.arrived_s - trace.arrived_s[0])
     concurrency = number(row, "max_concurrency")
     rate = row.get("request_rate", "inf").strip().lower()
-    count = int(number(row, "num_prompts") or (10 * concurrency if concurrency else 200))
+    count = int(number(row, "num_prompts") or (min(10 * concurrency, _MOST_STATED_PROMPTS) if concurrency else 200))
     arrivals: dict[str, Any]
     if rate == "single":
         arrivals, count = {"kind": "closed_loop", "concurrency": 1}, min(count, 4)
-    elif rate in ("inf", ""):
+    elif rate in _UNSTATED:
         if concurrency and concurrency < count:
             arrivals = {"kind": "closed_loop", "concurrency": int(concurrency)}
             count = min(count, max(_MOST_PROMPTS, int(4 * concurrency)))
         else:
             arrivals = {"kind": "all_at_once"}
     else:
-        arrivals = {"kind": "poisson", "rate": float(rate)}
+        arrivals = {"kind": "poisson", "rate": _rate(rate)}
     prompts, outputs = (published_lengths(row, side, count) for side in ("input", "output"))
     if prompts is None or outputs is None:
         raise NotBuildable(f"{'output_len' if prompts is not None else 'input_len'} is not published")
@@ -196,6 +221,17 @@ def workload_of(row: Row, folder: Path | None = None) -> Workload:
         span_s = count / arrivals["rate"]
         workload = replace(workload, arrival_s=workload.arrival_s * (span_s / workload.arrival_s[-1]))
     return workload
+
+
+def _rate(text: str) -> float:
+    """Requests per second. Raises `NotBuildable`."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not _SLOWEST <= rate <= _FASTEST:
+        raise NotBuildable(f"request_rate: must be a rate from {_SLOWEST:g} to {_FASTEST:g} per s (got {text!r})")
+    return rate
 
 
 def _trace_of(row: Row, folder: Path | None) -> Trace | None:

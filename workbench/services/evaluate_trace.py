@@ -21,6 +21,7 @@ from workbench.metrics.records import FloatArray
 from workbench.scenario import ScenarioError
 
 _COLUMNS = ("arrived_at", "input_toks", "output_toks", "first_token_ts", "last_token_ts")
+_MOST_TOKENS = 10_000_000
 _PERCENTS = (50, 90, 95, 99)
 _SHRINKAGE = 0.02
 """Weight of staying with the catalogue, against the error of the calibration rows: a factor e costs as much as this."""
@@ -77,6 +78,8 @@ def read_trace(path: Path) -> Trace:
         raise ScenarioError(f"{path}: cannot be read as a per-request trace ({error})") from error
     if len(columns) < 2 or not np.isfinite(columns).all():
         raise ScenarioError(f"{path}: needs at least two rows of finite numbers (got {len(columns)})")
+    if (columns[:, 1:3] > _MOST_TOKENS).any():
+        raise ScenarioError(f"{path}: input_toks and output_toks must be at most {_MOST_TOKENS}")
     columns = columns[np.argsort(columns[:, 0], kind="stable")]
     return Trace(
         arrived_s=columns[:, 0],
@@ -94,7 +97,10 @@ Simulate = Callable[[Adjustment, int], tuple[FloatArray, FloatArray]]
 def _simulator(trace: Trace, facts: Mapping[str, Any], path: Path) -> Simulate:
     options = dict(facts.get("engine_kwargs") or {})
     gpu = facts.get("hardware") or facts.get("gpu") or path.stem.split("_")[0]
-    device = SimulatedDevice.of(str(gpu), tensor_parallel_size=int(options.get("tensor_parallel_size") or 1))
+    ranks = options.get("tensor_parallel_size") or 1
+    if not isinstance(ranks, int):
+        raise ScenarioError(f"{path}: the meta file's tensor_parallel_size must be a whole number (got {ranks!r})")
+    device = SimulatedDevice.of(str(gpu), tensor_parallel_size=ranks)
     known = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "gpu_memory_utilization")
     values = {name: options[name] for name in known if options.get(name) is not None}
     values["model"] = options.get("model") or facts.get("model")
@@ -187,6 +193,6 @@ def _read_meta(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ScenarioError(f"{path}: cannot be read as JSON ({error})") from error
-    if not isinstance(values, dict):
+    if not isinstance(values, dict) or not isinstance(values.get("engine_kwargs") or {}, dict):
         raise ScenarioError(f"{path}: must hold an object with engine_kwargs")
     return values

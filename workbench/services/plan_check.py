@@ -160,12 +160,11 @@ def _figures(
         )
     for name in ("requests_per_s", "output_tokens_per_s"):
         before_rate, now_rate = ours.value(name), theirs.value(name)
-        is_known = before_rate is not None and now_rate is not None
         yield CheckedFigure(
             name=name,
             predicted=before_rate,
             measured=now_rate,
-            holds=bool(now_rate >= 0.95 * before_rate) if is_known and before_rate and now_rate else None,
+            holds=None if before_rate is None or now_rate is None else now_rate >= 0.95 * before_rate,
             rule="at least 0.95 of the prediction",
         )
     yield _blocks(document, measured, url)
@@ -222,13 +221,13 @@ def _read(path: Path) -> dict[str, Any]:
             )
     try:
         numbers = (document["replicas"]["minimum"], document["kv_budget"]["num_blocks"], document["rate_per_s"])
-        is_usable = all(math.isfinite(number) and number > 0 for number in numbers)
-    except (KeyError, TypeError):
+        is_usable = all(math.isfinite(number) and number > 0 for number in numbers) and int(numbers[0]) == numbers[0]
+    except (KeyError, TypeError, OverflowError):
         is_usable = False
     if not is_usable:
         raise ConfigError(
-            f"{path}: replicas.minimum, kv_budget.num_blocks and rate_per_s must be numbers over 0, as workbench plan "
-            "writes them"
+            f"{path}: replicas.minimum, kv_budget.num_blocks and rate_per_s must be numbers over 0, the replicas "
+            "whole, as workbench plan writes them"
         )
     return document
 

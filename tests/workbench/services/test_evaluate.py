@@ -12,7 +12,7 @@ from workbench.scenario import ScenarioError
 from workbench.services.evaluate_e2e import evaluate_e2e
 from workbench.services.evaluate_lengths import published_lengths
 from workbench.services.evaluate_ops import evaluate_ops
-from workbench.services.evaluate_row import device_of, target_of, workload_of
+from workbench.services.evaluate_row import check_stated, device_of, target_of, workload_of
 from workbench.services.evaluate_trace import evaluate_trace
 
 
@@ -72,6 +72,54 @@ def test_e2e_predicts_what_the_row_has_and_says_why_it_cannot(tmp_path: Path) ->
     assert "no-such-model" in result["c"]["reason"]
     assert "input_len" in result["d"]["reason"]
     assert "No room" in result["e"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"model": ""}, "model is not stated"),
+        ({"gpu": ""}, "gpu: '' is not in the catalogue"),
+        ({"tp": "-1"}, "tp: must be a number from 1"),
+        ({"tp": "two"}, "tp: must be a number from 1"),
+        ({"input_len": "nan"}, "input_len is not published"),
+        ({"input_len": "0"}, "input_len: must be a number from 1"),
+        ({"output_len": "-5"}, "output_len: must be a number from 1"),
+        ({"output_len": "1e30"}, "output_len: must be a number from 1"),
+        ({"num_prompts": "-3"}, "num_prompts: must be a number from 1"),
+        ({"num_prompts": "1e9"}, "num_prompts: must be at most 200000"),
+        ({"max_concurrency": "1e12"}, "max_concurrency: must be a number from 1"),
+        ({"request_rate": "fast"}, "request_rate: must be a rate"),
+        ({"request_rate": "-1"}, "request_rate: must be a rate"),
+        ({"engine_args": "--max-num-seqs 1.5"}, "engine_args: max-num-seqs must be of type int"),
+    ],
+)
+def test_e2e_row_that_no_run_can_have_had_is_not_built(tmp_path: Path, cells: dict[str, str], reason: str) -> None:
+    (result,) = evaluate_e2e(write(tmp_path / "e.csv", [RUN | cells]))["rows"]
+    assert result["reason"].startswith(reason)
+    assert result["predicted"] == result["errors"] == {}
+
+
+def test_e2e_row_of_too_few_or_too_many_cells_is_still_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "e.csv"
+    path.write_text("id,model,gpu,weights_dtype,engine\na\nb,Qwen3-8B,h100-80g-sxm\nc,Qwen3-8B,h100-80g-sxm,,,1,2\n")
+    reasons = [row["reason"] for row in evaluate_e2e(path)["rows"]]
+    assert reasons == ["model is not stated", *["input_len is not published"] * 2]
+
+
+@pytest.mark.parametrize("unstated", ["", "nan", "inf", "None"])
+def test_e2e_cell_that_says_nothing_is_unstated(unstated: str) -> None:
+    row = {**OLD, "max_concurrency": unstated, "request_rate": unstated, "num_prompts": "3"}
+    check_stated(row)
+    workload = workload_of(row)
+    assert workload.arrival_s.tolist() == [0.0] * 3
+    assert workload.max_concurrency is None
+
+
+def test_e2e_table_without_rows_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "e.csv"
+    path.write_text("id,model,gpu\n")
+    with pytest.raises(ScenarioError, match="has no rows below its header"):
+        evaluate_e2e(path)
 
 
 @pytest.mark.parametrize("kind", ["fixed", "uniform[0.8L,L]", "sharegpt lengths"])
@@ -168,3 +216,21 @@ def test_trace_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
     meta.write_text("[]")
     with pytest.raises(ScenarioError, match=r"t\.csv: is no per-request trace"):
         evaluate_trace(path, meta)
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "message"),
+    [
+        ({"input_toks": "1e12"}, {}, "must be at most 10000000"),
+        ({}, [1], "must hold an object with engine_kwargs"),
+        ({}, {"tensor_parallel_size": "two"}, "tensor_parallel_size must be a whole number"),
+    ],
+)
+def test_trace_that_cannot_be_replayed_says_so(
+    tmp_path: Path, cells: dict[str, object], options: object, message: str
+) -> None:
+    meta = tmp_path / "m.json"
+    meta.write_text(json.dumps({"engine_kwargs": options, "model": "Llama-3.1-8B"}))
+    row = {"arrived_at": 0, "input_toks": 3, "output_toks": 4, "first_token_ts": 1.0, "last_token_ts": 2.0} | cells
+    with pytest.raises(ScenarioError, match=message):
+        evaluate_trace(write(tmp_path / "a100_x.csv", [row, row]), meta)

@@ -121,3 +121,12 @@ def test_check_of_what_is_no_web_address_says_so(tmp_path: Path, url: str) -> No
 
     with pytest.raises(ConfigError, match=r"--endpoint: url: must be an http"):
         check_plan(CheckQuestion(plan=path, url=url))
+
+
+@pytest.mark.parametrize("minimum", [0.5, 1.5, 10**400])
+def test_check_of_a_plan_without_whole_replicas_says_so(tmp_path: Path, minimum: float) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(json.dumps(plan_document(replicas={"minimum": minimum})))
+
+    with pytest.raises(ConfigError, match=r"replicas\.minimum.* whole"):
+        check_plan(CheckQuestion(plan=path, url="http://127.0.0.1:1"))

@@ -220,6 +220,7 @@ class FleetRun:
             self.seen.end(row, Outcome.REJECTED, str(refusal))
             self._leave(row, now_s)
             return
+        self.upkeep.sent(replica, now_s)
         if self.spec.deadline_s is not None and math.isnan(self.seen.first_scheduled_s[row]):
             until_s = self.seen.sent_s[row] + self.spec.deadline_s
             self.calendar.add(max(until_s, now_s), partial(self._give_up, row, replica))

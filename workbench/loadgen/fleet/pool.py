@@ -47,8 +47,17 @@ class Pool:
         """Replicas that the scaler wants more (or, negative, fewer) than there are or will be."""
         if self.scaler is None:
             return 0
-        there = sum(place.state in (State.UP, State.STARTING) or place.is_coming_back for place in self.places)
+        there = self._num_there()
         return self.scaler.num_wanted(now_s, self.num_waiting, there) - there
+
+    def is_at_rest(self) -> bool:
+        """Will a scaler's looks change nothing until a request is sent here or a place changes by itself?"""
+        least = 0 if self.scaler is None else self.scaler.spec.min_replicas
+        return self.num_waiting == 0 and self._num_there() <= least
+
+    def _num_there(self) -> int:
+        """Replicas that there are or will be."""
+        return sum(place.state in (State.UP, State.STARTING) or place.is_coming_back for place in self.places)
 
     def free_places(self) -> list[Place]:
         """Where replicas could be started."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +41,7 @@ class Upkeep:
         self.incidents: list[Incident] = []
         self.unmet: list[Failure] = list(failures)
         """Failures that have not happened (yet)."""
+        self._resting: dict[Pool, float] = {}  # pools whose scaler need not look -> when it looked last
         for failure in failures:
             calendar.add(failure.at_s, partial(self._fail, failure))
         for pool in pools:
@@ -60,8 +62,12 @@ class Upkeep:
         return next(place for place in self.places if place.name == engine.name)
 
     def _changed(self, place: Place, now_s: float) -> None:
-        self._pool_of[place.name].notice()
+        pool = self._pool_of[place.name]
+        pool.notice()
         self.census.take(now_s)
+        if (looked_s := self._resting.pop(pool, None)) is not None:
+            # A look at this very moment comes after the change.
+            self._look_next(pool, looked_s, max(math.ceil((now_s - looked_s) / _interval_s(pool)), 1))
 
     def _stop(self, place: Place, engine: Replica, now_s: float) -> None:
         if place.state is State.DRAINING and place.engine is engine and engine.is_idle:
@@ -116,9 +122,29 @@ class Upkeep:
         if change:
             pool.notice()
             self.census.take(now_s)
-        self._calendar.add(now_s + spec.interval_s, partial(self._scale, pool))
+        if pool.is_at_rest():
+            self._resting[pool] = now_s
+        else:
+            self._look_next(pool, now_s, 1)
+
+    def sent(self, engine: Replica, now_s: float) -> None:
+        """A request came to an engine: its pool's scaler looks again, at the next of its times after this."""
+        if not self._resting:
+            return
+        pool = self._pool_of[engine.name]
+        if (looked_s := self._resting.pop(pool, None)) is not None:
+            self._look_next(pool, looked_s, math.floor((now_s - looked_s) / _interval_s(pool)) + 1)
+
+    def _look_next(self, pool: Pool, looked_s: float, num_intervals: int) -> None:
+        self._calendar.add(looked_s + num_intervals * _interval_s(pool), partial(self._scale, pool))
 
     def _ready(self, place: Place, now_s: float) -> None:
         if place.state is State.STARTING and place.ready_s == now_s:
             place.serve(now_s)
             self._changed(place, now_s)
+
+
+def _interval_s(pool: Pool) -> float:
+    """Between two looks of a pool that has a scaler."""
+    assert pool.scaler is not None
+    return pool.scaler.spec.interval_s

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +20,7 @@ from workbench.scenario.target import SimulatedTarget as FleetSpec
 from workbench.services.targets import build_target
 from workbench.workload import generate_workload
 
-from .conftest import fleet_scenario
+from .conftest import RunFleet, fleet_scenario
 
 _ROUTINGS = ("random", "round_robin", "least_loaded", "least_kv", "prefix_hash")
 _SCALINGS = st.fixed_dictionaries(
@@ -157,3 +159,21 @@ def test_fleet_of_any_kind_repeats_itself_byte_for_byte(
     workload: dict[str, Any], engine: dict[str, Any], target: dict[str, Any]
 ) -> None:
     assert _columns(_run(workload, engine, target)[1]) == _columns(_run(workload, engine, target)[1])
+
+
+@pytest.mark.parametrize(("concurrency", "output_tokens"), [(1, 1), (5, 2)])
+def test_fleet_of_answers_of_a_token_or_two_keeps_littles_law(
+    run_fleet: RunFleet, concurrency: int, output_tokens: int
+) -> None:
+    workload = {
+        "arrivals": {"kind": "closed_loop", "concurrency": concurrency},
+        "classes": [{"name": "c", "count": 90, "input_tokens": 1, "output_tokens": output_tokens}],
+    }
+    result = run_fleet(workload, queue_limit=100)
+    assert list(find_violations(result.record)) == []
+
+
+def test_fleet_with_a_step_of_which_no_request_knows_breaks_littles_law(run_fleet: RunFleet) -> None:
+    record = run_fleet(queue_limit=100).record
+    longer = replace(record.steps, num_running=record.steps.num_running * 2)
+    assert [text[:12] for text in find_violations(replace(record, steps=longer))] == ["Little's law"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from workbench.loadgen.fleet.pool import Pool
 from workbench.loadgen.fleet.scaling import Autoscaler
 from workbench.metrics.records import Outcome
 from workbench.scenario.fleet import Autoscaling
@@ -109,3 +110,36 @@ def test_autoscaling_of_pools_is_each_pool_s_own(run_fleet: RunFleet) -> None:
     assert fleet is not None
     assert [each["name"] for each in fleet["replicas"]] == ["short-0", "long-0", "long-1", "long-2", "long-3"]
     assert fleet["replicas"][0]["num_requests"] == 0
+
+
+@pytest.mark.parametrize("interval_s", [1, 0.7])
+def test_autoscaler_that_need_not_look_misses_nothing(
+    run_fleet: RunFleet, monkeypatch: pytest.MonkeyPatch, interval_s: float
+) -> None:
+    """As often as it looks in vain, rushes, failures and returns find it as if it had looked each time."""
+    stages = [{"rate": rate, "duration": "8s"} for rate in (0.2, 60, 0.1, 60, 0.1, 0.1)]
+    workload = {**_RUSH, "arrivals": {"kind": "stages", "stages": stages}}
+    target = {
+        "autoscaling": {**_SCALING, "min_replicas": 2, "interval_s": interval_s},
+        "replicas": 2,
+        "failures": [{"replica": 1, "at_s": 3, "restart_after_s": 20}, {"replica": 0, "at_s": 39.3}],
+    }
+    resting = run_fleet(workload, **target)
+    monkeypatch.setattr(Pool, "is_at_rest", lambda self: False)
+    looking = run_fleet(workload, **target)
+
+    assert resting.record.fleet is not None
+    assert looking.record.fleet is not None
+    assert max(up for _, up, _ in looking.record.fleet["counts"]) > 2
+    assert [up for _, up, _ in resting.record.fleet["counts"]] == [up for _, up, _ in looking.record.fleet["counts"]]
+    assert resting.record.fleet["replica_seconds"] == pytest.approx(looking.record.fleet["replica_seconds"])
+    times = resting.record.requests.token_times_s
+    assert times == pytest.approx(looking.record.requests.token_times_s, nan_ok=True)
+
+
+def test_autoscaling_over_centuries_without_requests_comes_to_its_end(run_fleet: RunFleet) -> None:
+    workload = {**_RUSH, "arrivals": {"kind": "poisson", "rate": 1e-9}, "num_requests": 3}
+
+    table = run_fleet(workload, autoscaling=_SCALING).record.requests
+
+    assert (table.outcome == Outcome.COMPLETED).all()
