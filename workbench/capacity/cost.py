@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.catalog import GpuSpec, find_gpu
 from engine.errors import ConfigError
+from workbench.capacity.figures import four_digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +51,10 @@ def cost_of(gpu: GpuSpec, num_gpus: int, tokens_per_s: float, prices: Mapping[st
     return {
         "num_gpus": num_gpus,
         "usd_per_gpu_hour": None if price is None else price.per_hour,
-        "usd_per_hour": _digits(per_hour),
-        "usd_per_million_tokens": None if per_hour is None else _digits(per_hour / million_per_hour),
-        "kwh_per_hour_at_most": None if watts is None else _digits(watts / 1000.0),
-        "kwh_per_million_tokens_at_most": None if watts is None else _digits(watts / 1000.0 / million_per_hour),
+        "usd_per_hour": four_digits(per_hour),
+        "usd_per_million_tokens": None if per_hour is None else four_digits(per_hour / million_per_hour),
+        "kwh_per_hour_at_most": None if watts is None else four_digits(watts / 1000.0),
+        "kwh_per_million_tokens_at_most": None if watts is None else four_digits(watts / 1000.0 / million_per_hour),
         "source": "no price in the catalogue: give --price" if price is None else price.source,
         "energy_source": "GPUs at their rated power (data sheet), host and cooling left out",
     }
@@ -64,11 +65,7 @@ def rent_of(gpu: GpuSpec, gpu_seconds: float, prices: Mapping[str, float]) -> di
     price, hours = price_of(gpu, prices), gpu_seconds / 3600.0
     source = "no price in the catalogue" if price is None else f"${price.per_hour:g} per GPU and hour, {price.source}"
     return {
-        "gpu_hours": _digits(hours),
-        "usd": None if price is None else _digits(price.per_hour * hours),
+        "gpu_hours": four_digits(hours),
+        "usd": None if price is None else four_digits(price.per_hour * hours),
         "source": source,
     }
-
-
-def _digits(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")

@@ -22,8 +22,11 @@ class Figure:
     def to_dict(self) -> dict[str, Any]:
         """JSON types only, four digits."""
         return {
-            "value": _digits(self.value), "low": _digits(self.low), "high": _digits(self.high), "source": self.source
-        }  # fmt: skip
+            "value": four_digits(self.value),
+            "low": four_digits(self.low),
+            "high": four_digits(self.high),
+            "source": self.source,
+        }
 
     def times(self, factor: float, source: str | None = None) -> Figure:
         """The figure in another unit."""
@@ -51,5 +54,6 @@ def speed_error(profile: Mapping[str, Any]) -> SpeedError:
     return SpeedError(share=share, source=f"{kind} profile {name}, largest P90 error {share:.1%}")
 
 
-def _digits(value: float) -> float:
-    return float(f"{value:.4g}")
+def four_digits(value: float | None) -> float | None:
+    """As figures are shown; None stays None."""
+    return None if value is None else float(f"{value:.4g}")

@@ -35,11 +35,15 @@ def base_url(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
+def open_directly(request: str | urllib.request.Request, *, timeout_s: float) -> Any:
+    """The server's answer, a context manager. No proxy of the environment: it would be part of what is measured."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=timeout_s)
+
+
 def answers(url: str) -> bool:
     """Something speaks HTTP at the address, and does not say that it is still getting ready."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"{url}/v1/models", timeout=_ALIVE_S):
+        with open_directly(f"{url}/v1/models", timeout_s=_ALIVE_S):
             return True
     except urllib.error.HTTPError as error:
         with error:
@@ -57,10 +61,8 @@ def probe(url: str, *, model: str | None, api_key_env: str | None, timeout_s: fl
             raise ConfigError(f"target.api_key_env: the environment variable {api_key_env} is not set. Export the key")
         headers["Authorization"] = f"Bearer {key}"
     request = urllib.request.Request(f"{url}/v1/models", headers=headers)
-    # Straight to the server: a proxy from the environment would be part of what is measured.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=min(timeout_s, _PROBE_S)) as answer:
+        with open_directly(request, timeout_s=min(timeout_s, _PROBE_S)) as answer:
             listing = json.load(answer)
     except urllib.error.HTTPError as error:
         with error:

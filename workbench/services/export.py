@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
 from engine.catalog import find_catalog_model, published_name
 from engine.config import engine_field_names
 from engine.errors import ConfigError
@@ -20,6 +17,7 @@ from workbench.report.export.facts import OptionValue
 from workbench.report.export.vllm_options import UnknownOption, check_option, list_versions
 from workbench.scenario import ScenarioError
 from workbench.services.export_study import plan_of_study
+from workbench.services.plan_file import read_plan
 from workbench.services.report import find_study
 from workbench.store.studies import STUDY_FILE
 
@@ -86,12 +84,7 @@ def _read(source: Path) -> tuple[str, DeploymentPlan, tuple[str, ...], tuple[str
 
 
 def _read_plan(path: Path) -> tuple[str, DeploymentPlan, tuple[str, ...], tuple[str, ...]]:
-    try:
-        value = YAML(typ="safe").load(path.read_text(encoding="utf-8"))  # JSON is YAML too
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"{path}: cannot be read as YAML or JSON ({str(error).splitlines()[0]})") from None
-    if not isinstance(value, dict) or "deployment" not in value:
-        raise ScenarioError(f"{path}: is no plan: it has no section 'deployment'. See docs/capacity.md")
+    value = read_plan(path, ("deployment",))
     plan = read_deployment(value["deployment"], str(path))
     return _dns(str(value.get("name") or path.stem)), plan, tuple(_plan_provenance(path, value)), ()
 

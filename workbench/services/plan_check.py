@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from engine.errors import ConfigError
 from workbench.capacity.diagnosis.metrics_dump import read_metrics_dumps
-from workbench.capacity.figures import speed_error
-from workbench.loadgen.endpoint_probe import base_url
+from workbench.capacity.figures import four_digits, speed_error
+from workbench.loadgen.endpoint_probe import base_url, open_directly
 from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.saturation import saturation_of
 from workbench.scenario import Scenario, ScenarioError
 from workbench.scenario.loader import parse_scenario
 from workbench.scenario.target import EndpointTarget, SimulatedTarget
 from workbench.services.evaluate import RunResult, run_scenario
+from workbench.services.plan_file import read_plan
 from workbench.services.plan_fleet import fleet_of
 from workbench.services.plan_question import with_rate
 
@@ -62,8 +60,8 @@ class CheckedFigure:
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,
-            "predicted": _digits(self.predicted),
-            "measured": _digits(self.measured),
+            "predicted": four_digits(self.predicted),
+            "measured": four_digits(self.measured),
             "holds": self.holds,
             "rule": self.rule,
         }
@@ -105,8 +103,7 @@ def check_plan(question: CheckQuestion, on_progress: ProgressCallback | None = N
     scenario = parse_scenario(
         json.dumps(document["scenario"], default=str), source=str(question.plan), overrides=question.overrides
     )
-    target = scenario.target
-    if not isinstance(target, SimulatedTarget):
+    if not isinstance(scenario.target, SimulatedTarget):
         raise ScenarioError(f"{question.plan}: scenario.target: must be simulated, as `workbench plan` wrote it")
     planned = int(document["replicas"]["minimum"])
     replicas = question.replicas or planned
@@ -114,7 +111,7 @@ def check_plan(question: CheckQuestion, on_progress: ProgressCallback | None = N
     scenario = with_rate(scenario, rate)
     endpoint = _endpoint(question)
     measured = run_scenario(scenario.model_copy(update={"target": endpoint}), on_progress=on_progress)
-    predicted = run_scenario(scenario if target.pools else fleet_of(scenario, replicas))
+    predicted = run_scenario(fleet_of(scenario, replicas))
     return PlanCheck(
         rate_per_s=rate,
         replicas=replicas,
@@ -197,28 +194,16 @@ def _blocks(document: Mapping[str, Any], measured: RunResult, url: str) -> Check
 
 def _blocks_in_metrics(url: str) -> int | None:
     """From vLLM's `cache_config_info`; None where there are no metrics, or none that tell."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"{url}/metrics", timeout=_METRICS_S) as answer:
+        with open_directly(f"{url}/metrics", timeout_s=_METRICS_S) as answer:
             return read_metrics_dumps([answer.read().decode("utf-8", errors="replace")]).limits.num_blocks
     except (OSError, ValueError):
         return None
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Raises `ScenarioError` unless it is a plan file."""
-    try:
-        value = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScenarioError(f"--check: {path}: cannot be read ({error.strerror})") from None
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})") from None
-    document: dict[str, Any] = value if isinstance(value, dict) else {}
-    for name in ("scenario", "replicas", "rate_per_s", "kv_budget"):
-        if name not in document:
-            raise ScenarioError(
-                f"{path}: is no plan: it has no section {name!r}. Write one with workbench plan --write"
-            )
+    """Raises `ScenarioError` unless it is a plan file, `ConfigError` for figures that no plan has."""
+    document = read_plan(path, ("scenario", "replicas", "rate_per_s", "kv_budget"))
     try:
         numbers = (document["replicas"]["minimum"], document["kv_budget"]["num_blocks"], document["rate_per_s"])
         is_usable = all(math.isfinite(number) and number > 0 for number in numbers) and int(numbers[0]) == numbers[0]
@@ -230,7 +215,3 @@ def _read(path: Path) -> dict[str, Any]:
             "whole, as workbench plan writes them"
         )
     return document
-
-
-def _digits(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
-from workbench.services.plan import Plan
+from workbench.scenario import ScenarioError
 from workbench.store.atomic import write_text
+
+if TYPE_CHECKING:
+    from workbench.services.plan import Plan
 
 
 def write_plan(path: Path, plan: Plan) -> None:
@@ -19,3 +25,21 @@ def write_plan(path: Path, plan: Plan) -> None:
     stream = io.StringIO()
     yaml.dump(json.loads(json.dumps(plan.to_document(), default=str)), stream)
     write_text(path, stream.getvalue())
+
+
+def read_plan(path: Path, sections: Sequence[str]) -> dict[str, Any]:
+    """The document, with at least these sections. Raises `ScenarioError` for what is no plan."""
+    try:
+        value = YAML(typ="safe").load(path.read_text(encoding="utf-8"))  # JSON is YAML too
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read ({error.strerror})") from None
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{path}: cannot be read as YAML or JSON ({str(error).splitlines()[0]})") from None
+    document: dict[str, Any] = value if isinstance(value, dict) else {}
+    for name in sections:
+        if name not in document:
+            raise ScenarioError(
+                f"{path}: is no plan: it has no section {name!r}. `workbench plan --write` makes one; see "
+                "docs/capacity.md"
+            )
+    return document

@@ -48,9 +48,7 @@ class Handoff:
     """The receiver is chosen when the prompt is done. The sender's blocks are free from then on; the receiver takes its
     own when the cache is there and the scheduler admits the request."""
 
-    def __init__(
-        self, link: Link, pool: Pool, calendar: Calendar, desk: Desk, drained: Callable[[Replica, float], None]
-    ):
+    def __init__(self, link: Link, pool: Pool, calendar: Calendar, desk: Desk, drained: Drained) -> None:
         self.link, self._pool, self._calendar, self._desk, self._drained = link, pool, calendar, desk, drained
         self._moves: dict[int, _Move] = {}
 
