@@ -28,12 +28,6 @@ class Figure:
             "source": self.source,
         }
 
-    def times(self, factor: float, source: str | None = None) -> Figure:
-        """The figure in another unit."""
-        return Figure(
-            value=self.value * factor, low=self.low * factor, high=self.high * factor, source=source or self.source
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedError:

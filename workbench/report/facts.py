@@ -213,6 +213,16 @@ class StudyFacts:
         ranked = sorted(varied, key=lambda name: -(self.importances or {}).get(name, 0.0))
         return (ranked[0], ranked[1]) if len(ranked) > 1 else None
 
+    def choices_of(self, name: str) -> list[Any] | None:
+        """A parameter's values side by side, those tried and those that could be, in the order of an axis; None for a
+        number on a scale."""
+        dimension = self.space[name]
+        tried = list(dict.fromkeys(trial.params[name] for trial in self.trials if name in trial.params))
+        if dimension.choices is None and all(map(_is_number, tried)):
+            return None
+        every = list(dict.fromkeys([*(dimension.choices or ()), *tried]))
+        return sorted(every) if all(map(_is_number, every)) else every
+
     @property
     def rival(self) -> TrialFacts | None:
         """What is compared with the default: the best, or where nothing may win the nearest miss."""
@@ -270,3 +280,7 @@ class StudyFacts:
         head, _, statistic = name.partition(".")
         found = self.limits.get(f"{head.removesuffix('_s')}_{statistic}")
         return None if found is None else found[0]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

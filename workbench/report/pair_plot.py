@@ -51,9 +51,7 @@ def draw_pair(study: StudyFacts) -> Figure | None:
 
 def _spread(place: PlaceOf, study: StudyFacts, name: str) -> PlaceOf:
     """The same places; on an axis of choices beside each other, by the trial's number."""
-    values = [trial.params[name] for trial in study.trials if name in trial.params]
-    is_numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
-    if study.space[name].choices is None and is_numeric:
+    if study.choices_of(name) is None:
         return place
     return lambda trial: place(trial) + ((trial.number * 0.618) % 1.0 - 0.5) * _SPREAD
 

@@ -14,17 +14,14 @@ from workbench.report.quantities import parameter
 
 def place_on(panel: Axes, which: Literal["x", "y"], study: StudyFacts, name: str) -> Callable[[TrialFacts], float]:
     """Set up the axis for every value that was tried or could be; returns where on it a trial lies."""
-    dimension = study.space[name]
-    values = list(dict.fromkeys(trial.params[name] for trial in study.trials if name in trial.params))
-    is_numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    dimension, order = study.space[name], study.choices_of(name)
     axis = panel.xaxis if which == "x" else panel.yaxis
-    if dimension.choices is not None or not is_numeric:
-        every = list(dict.fromkeys([*(dimension.choices or ()), *values]))
-        order = sorted(every) if is_numeric and all(isinstance(one, (int, float)) for one in every) else every
+    if order is not None:
         positions = {value: float(index) for index, value in enumerate(order)}
         axis.set_ticks(range(len(order)), labels=[parameter(value) for value in order])
         (panel.set_xlim if which == "x" else panel.set_ylim)(-0.6, len(order) - 0.4)
         return lambda trial: positions[trial.params[name]]
+    values = [trial.params[name] for trial in study.trials if name in trial.params]
     span = [value for value in (*values, dimension.low, dimension.high) if value is not None]
     if dimension.log and min(span) > 0:
         canvas.log_axis(panel, which, span, powers_of_two=3 < max(span) / min(span) < 1e5)

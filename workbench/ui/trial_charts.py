@@ -124,16 +124,14 @@ def pair_chart(study: StudyFacts) -> go.Figure | None:
 
 def _place_on(update: Callable[..., Any], study: StudyFacts, name: str) -> Callable[[TrialFacts], Any]:
     """Set up an axis for a parameter; returns where on it a trial lies."""
-    dimension = study.space[name]
-    values = [trial.params[name] for trial in study.trials if name in trial.params]
-    is_numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
     update(title=parameter_label(name))
-    if dimension.choices is not None or not is_numeric:
-        every = list(dict.fromkeys([*(dimension.choices or ()), *values]))
-        order = [parameter(value) for value in (sorted(every) if is_numeric else every)]
-        update(type="category", categoryorder="array", categoryarray=order)
+    order = study.choices_of(name)
+    if order is not None:
+        names = [parameter(value) for value in order]
+        update(type="category", categoryorder="array", categoryarray=names)
         return lambda trial: parameter(trial.params[name])
-    if dimension.log and min(values) > 0:
+    values = [trial.params[name] for trial in study.trials if name in trial.params]
+    if study.space[name].log and min(values) > 0:
         ticks = [2**power for power in range(31) if min(values) / 1.5 <= 2**power <= max(values) * 1.5]
         update(type="log", tickvals=ticks[:: max(1, -(-len(ticks) // 8))] or None)
     return lambda trial: trial.params[name]
