@@ -1,5 +1,6 @@
 # Two commands do everything on a fresh machine: `make sweep` and `make test`.
-# Each first makes the environment in .venv (once; again only when pyproject.toml changes).
+# Each first makes the environment in .venv (once; again only when pyproject.toml changes) and compiles the control plane
+# (again whenever its sources change; without a C compiler it runs as Python).
 
 PYTHON ?= python3
 VENV := .venv
@@ -24,6 +25,7 @@ help:
 	@echo "make setup      only make the environment in .venv"
 
 setup: $(STAMP)
+	@$(BIN)/python -m engine.compiled || true
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try make PYTHON=python3.11")'
@@ -64,4 +66,4 @@ bench: setup
 	$(BIN)/python benchmarks/bench_scheduler_step.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build engine/compiled/build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

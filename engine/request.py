@@ -6,8 +6,13 @@ RUNNING -> PREEMPTED -> RUNNING; WAITING or PREEMPTED -> FINISHED_ABORTED.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from enum import Enum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from engine.sampling_params import SamplingParams
 
@@ -29,6 +34,16 @@ class RequestStatus(Enum):
     def finish_reason(self) -> str | None:
         """`stop`, `length`, `abort` or `error`; None while unfinished."""
         return self.value if self.is_finished else None
+
+
+TokenIds: TypeAlias = "Sequence[int] | npt.NDArray[np.int32] | array[int]"
+
+
+def token_array(token_ids: TokenIds) -> array[int]:
+    """Token ids as 4 bytes each, in memory of their own. Raises `OverflowError` for what is not a 32-bit integer."""
+    if isinstance(token_ids, np.ndarray):
+        return array("i", token_ids.tobytes() if token_ids.dtype == np.int32 else token_ids.tolist())
+    return array("i", token_ids)
 
 
 class Request:
@@ -72,7 +87,7 @@ class Request:
     def __init__(
         self,
         request_id: str,
-        prompt_token_ids: Sequence[int],
+        prompt_token_ids: TokenIds,
         sampling: SamplingParams,
         *,
         arrival_time_s: float = 0.0,
@@ -91,9 +106,7 @@ class Request:
         self.decode_until = 0  # while num_computed_tokens is below: a decode that needs no block work (scheduler's)
         self.eos_token_id = None if sampling.ignore_eos else eos_token_id
         self.stop_token_ids = frozenset(sampling.stop_token_ids)
-        # Arrays give their plain ints in one call; a list of NumPy scalars would be slow to hash and compare.
-        to_list = getattr(prompt_token_ids, "tolist", None)
-        self.all_token_ids: list[int] = to_list() if to_list else list(prompt_token_ids)
+        self.all_token_ids = token_array(prompt_token_ids)
         self.num_prompt_tokens = self.num_tokens = len(self.all_token_ids)
         self.num_computed_tokens = 0
         self.num_cached_tokens: int | None = None  # prefix hit at first admission; None before it
@@ -115,7 +128,7 @@ class Request:
 
     @property
     def output_token_ids(self) -> list[int]:
-        return self.all_token_ids[self.num_prompt_tokens :]
+        return self.all_token_ids[self.num_prompt_tokens :].tolist()
 
     def __repr__(self) -> str:
         return (

@@ -1,9 +1,8 @@
-"""Names of full blocks: a hash chain over token ids, stable across processes and machines."""
+"""Names of full blocks: a hash chain over token ids, stable across processes (and machines of one byte order)."""
 
 from __future__ import annotations
 
 import hashlib
-import struct
 
 from engine.request import Request
 
@@ -24,8 +23,7 @@ def extend_block_hashes(request: Request, num_blocks: int, block_size: int) -> N
     if start >= num_blocks:
         return
     parent = hashes[-1] if hashes else _root(request.cache_salt)
-    num_tokens = (num_blocks - start) * block_size
-    tokens = struct.pack(f"<{num_tokens}i", *request.all_token_ids[start * block_size : num_blocks * block_size])
+    tokens = request.all_token_ids[start * block_size : num_blocks * block_size].tobytes()
     stride = block_size * 4
     blake2b = hashlib.blake2b
     for offset in range(0, len(tokens), stride):
@@ -55,9 +53,8 @@ def first_block_hash(request: Request, block_size: int, fill: int) -> BlockHash:
     if request.block_hashes:
         return request.block_hashes[0]
     tokens = request.all_token_ids[:block_size]
-    tokens = tokens + [fill] * (block_size - len(tokens))
-    packed = struct.pack(f"<{block_size}i", *tokens)
-    return hashlib.blake2b(_root(request.cache_salt) + packed, digest_size=DIGEST_BYTES).digest()
+    tokens.extend([fill] * (block_size - len(tokens)))
+    return hashlib.blake2b(_root(request.cache_salt) + tokens.tobytes(), digest_size=DIGEST_BYTES).digest()
 
 
 def _root(cache_salt: str) -> BlockHash:

@@ -161,7 +161,7 @@ class SteadyDecodes:
         if behind > 0:
             request.num_computed_tokens += behind
             request.num_tokens += behind
-            request.all_token_ids += [self.token] * behind
+            request.all_token_ids.extend([self.token] * behind)
             request.steady_from += behind
 
     # -- blocks -------------------------------------------------------------------------------------------------------

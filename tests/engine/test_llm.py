@@ -141,16 +141,20 @@ def test_llm_parallel_samples_share_the_prompt_and_copy_on_write(oracle: list[tu
     prompts = make_prompts()[:12]
     params = SamplingParams(max_tokens=NUM_OUTPUT_TOKENS, ignore_eos=True, n=3)
     peak = 0
-    step = llm.core.step
+    core = llm.core
 
-    def watched_step() -> Any:
-        nonlocal peak
-        outputs = step()
-        peak = max(peak, llm.core.scheduler.blocks.pool.num_in_use)
-        llm.core.scheduler.check_integrity()
-        return outputs
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(core, name)
 
-    llm.core.step = watched_step  # type: ignore[method-assign]
+        def step(self) -> Any:
+            nonlocal peak
+            outputs = core.step()
+            peak = max(peak, core.scheduler.blocks.pool.num_in_use)
+            core.scheduler.check_integrity()
+            return outputs
+
+    llm.core = Watched()  # type: ignore[assignment]
     for generation, expected in zip(llm.generate(prompts, params), oracle, strict=False):
         assert [completion.token_ids for completion in generation.completions] == [expected] * 3
     separate = sum(3 * -(-(len(prompt) + NUM_OUTPUT_TOKENS) // 16) for prompt in prompts)

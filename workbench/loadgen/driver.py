@@ -184,7 +184,7 @@ class Run:
         sampling = SamplingParams(max_tokens=int(self.workload.max_output_tokens[row]), ignore_eos=True)
         return Request(
             self.workload.request_ids[row],
-            self.workload.prompt_token_ids(row).tolist(),
+            self.workload.prompt_token_ids(row),
             sampling,
             arrival_time_s=arrival_time_s,
             priority=int(self.workload.priority[row]),

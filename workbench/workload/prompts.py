@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from workbench.workload.randomness import stream
+from workbench.workload.randomness import content_stream
 from workbench.workload.traces.table import TokenSpans
 
 TokenArray = npt.NDArray[np.int32]
@@ -90,14 +90,18 @@ class RandomPrompts:
         num_header = 0 if self.num_header_tokens is None else int(self.num_header_tokens[index])
         # Draws of one stream: the longer prompt of a later turn begins with the whole earlier conversation.
         count = int(self.num_prompt_tokens[index])
-        own = self.vocabulary.draw(stream(self.seed, "prompt", name, number), max(count - num_prefix - num_header, 0))
+        own = self.vocabulary.draw(
+            content_stream(self.seed, "prompt", name, number), max(count - num_prefix - num_header, 0)
+        )
         if num_prefix == 0:
             return own
-        shared = self.vocabulary.draw(stream(self.seed, "prefix", name, int(self.prefix_group[index])), num_prefix)
+        shared = self.vocabulary.draw(
+            content_stream(self.seed, "prefix", name, int(self.prefix_group[index])), num_prefix
+        )
         if num_header == 0:
             return np.concatenate([shared, own])
         turn = 0 if self.turn is None else int(self.turn[index])
-        header = self.vocabulary.draw(stream(self.seed, "header", name, number, turn), num_header)
+        header = self.vocabulary.draw(content_stream(self.seed, "header", name, number, turn), num_header)
         return np.concatenate([header, shared, own])[:count]
 
     def fingerprint(self) -> bytes:
@@ -128,12 +132,12 @@ class HashedPrompts:
         ids = self.block_ids[self.block_offsets[index] : self.block_offsets[index + 1]]
         count = int(self.num_prompt_tokens[index])
         blocks = [
-            self.vocabulary.draw(stream(self.seed, "block", int(block)), self.block_tokens)
+            self.vocabulary.draw(content_stream(self.seed, "block", int(block)), self.block_tokens)
             for block in ids[: -(-count // self.block_tokens)]
         ]
         missing = count - len(blocks) * self.block_tokens
         if missing > 0:  # fewer ids than the length needs: the rest is the request's own
-            blocks.append(self.vocabulary.draw(stream(self.seed, "rest", index), missing))
+            blocks.append(self.vocabulary.draw(content_stream(self.seed, "rest", index), missing))
         return np.concatenate(blocks)[:count] if blocks else np.zeros(0, dtype=np.int32)
 
     def fingerprint(self) -> bytes:
@@ -161,7 +165,7 @@ class TextPrompts:
             ids = ids % self.vocabulary.size
         if len(ids) == count:
             return ids
-        rest = self.vocabulary.draw(stream(self.seed, "rest", index), count - len(ids))
+        rest = self.vocabulary.draw(content_stream(self.seed, "rest", index), count - len(ids))
         return np.concatenate([ids, rest])
 
     def fingerprint(self) -> bytes:

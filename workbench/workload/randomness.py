@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from numpy.random.bit_generator import ISeedSequence
 
 
 def stream(seed: int, *names: str | int) -> np.random.Generator:
     """The generator of the stream `names`; equal arguments give equal draws, whatever else was drawn."""
-    return np.random.Generator(np.random.PCG64(stream_seed(seed, *names)))
+    return np.random.Generator(np.random.PCG64(int.from_bytes(_digest(seed, names, 16), "little")))
 
 
-def stream_seed(seed: int, *names: str | int) -> int:
-    """128 bits from a stable content hash of the seed and the names."""
+def content_stream(seed: int, *names: str | int) -> np.random.Generator:
+    """Another generator of that name, for what needs one per request: its state is the digest itself, which saves five
+    sixths of the time that it takes to make one."""
+    return np.random.Generator(np.random.PCG64(_Digest(_digest(seed, names, 32))))  # type: ignore[arg-type]
+
+
+class _Digest(ISeedSequence):
+    """A seed that needs no mixing any more."""
+
+    def __init__(self, digest: bytes) -> None:
+        self._digest = digest
+
+    def generate_state(self, n_words: int, dtype: npt.DTypeLike = np.uint32) -> npt.NDArray[Any]:
+        return np.frombuffer(self._digest, dtype=dtype, count=n_words)
+
+
+def _digest(seed: int, names: tuple[str | int, ...], size: int) -> bytes:
+    """A stable hash of the seed and the names."""
     content = "\0".join([str(seed), *(f"{type(name).__name__}:{name}" for name in names)])
-    return int.from_bytes(blake2b(content.encode(), digest_size=16).digest(), "little")
+    return blake2b(content.encode(), digest_size=size).digest()

@@ -23,7 +23,7 @@ def make_scheduler(num_blocks: int = 40, *, caches: bool = True) -> tuple[Schedu
 
 def request_of(name: str, prompt: int, *, start: int = 0, answered: int = 1) -> Request:
     request = Request(name, range(start, start + prompt), SamplingParams(max_tokens=8, ignore_eos=True))
-    request.all_token_ids += [7] * answered
+    request.all_token_ids.extend([7] * answered)
     request.num_tokens += answered
     return request
 

@@ -10,7 +10,6 @@ import pytest
 
 from engine.catalog import find_catalog_model
 from engine.config import EngineConfig
-from engine.core.steady import SteadyDecodes
 from engine.engine_core import EngineCore
 from engine.executor.simulated import SIMULATED_TOKEN
 from engine.request import Request
@@ -101,20 +100,13 @@ def test_foreseen_decodes_give_the_run_of_stepping_each(seed: int) -> None:
     assert foreseen.scheduler.blocks.pool.index.num_distinct() == each.scheduler.blocks.pool.index.num_distinct()
 
 
-def test_steady_decodes_are_not_planned_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned: list[int] = []
-    joined: list[Request] = []
-    join = SteadyDecodes.join
-    monkeypatch.setattr(SteadyDecodes, "join", lambda self, r, step: (joined.append(r), join(self, r, step))[1])
+def test_steady_decodes_are_not_planned_one_by_one() -> None:
     config = EngineConfig.from_dict({"model": MODEL, "max_model_len": 640, "num_blocks": 500})
     core = build_simulation(config, DEVICE, spec=SPEC).core
-    schedule = core.scheduler.schedule
-    monkeypatch.setattr(
-        core.scheduler, "schedule", lambda now_s: (plan := schedule(now_s), planned.append(len(plan.requests)))[0]
-    )
     for i in range(8):
         core.add_request(Request(f"r{i}", [i] * 50, SamplingParams(max_tokens=100, ignore_eos=True)))
+    num_steady = []
     while core.has_unfinished():
         core.step()
-    assert len(joined) == 8
-    assert sum(planned) == 2 * 8  # the prompt and the last token of each
+        num_steady.append(len(core.scheduler.steady or ()))
+    assert num_steady == [8] * 99 + [0]  # once the prompts are computed, only the last tokens are planned again

@@ -132,10 +132,16 @@ def test_neutral_values_of_what_is_not_served_pass(server: Any) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_request_refused_by_the_engine_is_a_400(server: Any, monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
-    def refuse(request: Any) -> None:
-        raise RequestRefused(f"request {request.request_id!r}: needs 13 blocks, but the pool has 8")
+    core = server.llm.core
 
-    monkeypatch.setattr(server.llm.core, "add_request", refuse)
+    class Refusing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(core, name)
+
+        def add_request(self, request: Any) -> None:
+            raise RequestRefused(f"request {request.request_id!r}: needs 13 blocks, but the pool has 8")
+
+    monkeypatch.setattr(server.llm, "core", Refusing())
     status, answer = server.post({"prompt": "x", "stream": stream})
     assert status == 400
     assert answer["error"]["message"] == "needs 13 blocks, but the pool has 8"

@@ -125,12 +125,12 @@ class Replica:
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
         request = Request(
             self._workload.request_ids[row],
-            self._workload.prompt_token_ids(row).tolist(),
+            self._workload.prompt_token_ids(row),
             sampling,
             arrival_time_s=self.run.start_s + arrival_s,
             priority=int(self._workload.priority[row]),
         )
-        request.all_token_ids += [SIMULATED_TOKEN] * num_tokens
+        request.all_token_ids.extend([SIMULATED_TOKEN] * num_tokens)
         request.num_tokens += num_tokens
         if not self.run.unscheduled:
             self._queue_since_s, self._num_entered = now_s, 0
