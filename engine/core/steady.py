@@ -12,6 +12,7 @@ Ownership: a member belongs to this class between `join` and `leave`; the schedu
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from operator import attrgetter
@@ -48,6 +49,7 @@ class SteadyDecodes:
     def __init__(self, blocks: BlockManager, progress: Progress, token: int, *, is_async: bool) -> None:
         self.token = token
         """What every member answers."""
+        self._answer = array("i", [token])
         self._progress = progress
         self._blocks = blocks
         self._block_size = blocks.block_size
@@ -161,7 +163,7 @@ class SteadyDecodes:
         if behind > 0:
             request.num_computed_tokens += behind
             request.num_tokens += behind
-            request.all_token_ids.extend([self.token] * behind)
+            request.all_token_ids.extend(self._answer * behind)
             request.steady_from += behind
 
     # -- blocks -------------------------------------------------------------------------------------------------------
