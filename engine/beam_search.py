@@ -117,7 +117,7 @@ class BeamSearch:
                 ready.append(search)
         for search in ready:
             self._advance(search)
-        return replace(output, sampled_token_ids=tokens)
+        return output._replace(sampled_token_ids=tokens)
 
     def forget(self, request_id: str) -> list[str]:
         search = self._searches.pop(request_id, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import torch
 
@@ -106,8 +105,7 @@ def _without_ended(plan: SchedulerOutput) -> SchedulerOutput:
     if all(request.block_ids for request in plan.requests):
         return plan
     kept = [i for i, request in enumerate(plan.requests) if request.block_ids]
-    return replace(
-        plan,
+    return plan._replace(
         requests=[plan.requests[i] for i in kept],
         num_new_tokens=[plan.num_new_tokens[i] for i in kept],
         num_computed_tokens=[plan.num_computed_tokens[i] for i in kept],
