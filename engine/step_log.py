@@ -63,7 +63,7 @@ class StepLog(Sequence[StepStats]):
         self.append(
             stats.start_s,
             stats.end_s,
-            (*(getattr(stats, name) for name in INT_COLUMNS), stop_code(stats.admission_stop)),
+            (*[getattr(stats, name) for name in INT_COLUMNS], stop_code(stats.admission_stop)),
         )
 
     def clear(self) -> None:

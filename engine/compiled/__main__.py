@@ -44,16 +44,17 @@ def build(work: Path) -> Path:
 def main() -> int:
     if is_current():
         return 0
-    with tempfile.TemporaryDirectory(dir=BUILD.parent, prefix=".build-") as work:
-        try:
+    sys.stderr.write("compiling the control plane: half a minute, once until its sources change\n")
+    try:
+        # Beside its place, so that it gets there by a rename; a process that has loaded the old one keeps it.
+        with tempfile.TemporaryDirectory(dir=BUILD.parent, prefix=".build-") as work:
             done = build(Path(work))
-        except (Exception, SystemExit) as error:
-            sys.stderr.write(f"note: not compiled ({error}); everything runs as Python, slower, with equal results\n")
-            return 1
-        old = Path(work) / "old"
-        if BUILD.exists():
-            BUILD.rename(old)
-        done.rename(BUILD)
+            if BUILD.exists():
+                BUILD.rename(Path(work) / "old")
+            done.rename(BUILD)
+    except (Exception, SystemExit) as error:
+        sys.stderr.write(f"note: not compiled ({error}); everything runs as Python, slower, with equal results\n")
+        return 1
     return 0
 
 

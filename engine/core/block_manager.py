@@ -199,7 +199,7 @@ class BlockManager:
     def check_integrity(self, requests: Iterable[Request], extra_tables: Iterable[Sequence[int]] = ()) -> None:
         """Raise `IntegrityError` unless pool, tables, contents and counters agree."""
         holders = [request for request in requests if request.block_ids]
-        self.pool.check_integrity([*(request.block_ids for request in holders), *extra_tables])
+        self.pool.check_integrity([*[request.block_ids for request in holders], *extra_tables])
         written: dict[int, int] = {}
         for request in holders:
             capacity = len(request.block_ids) * self.block_size

@@ -81,7 +81,7 @@ class PriorityQueue:
         return len(self._heap)
 
     def __iter__(self) -> Iterator[Request]:
-        return (request for _, request in sorted(self._heap, key=lambda entry: entry[0]))
+        return iter([request for _, request in sorted(self._heap, key=lambda entry: entry[0])])
 
     def add(self, request: Request) -> None:
         key = (request.priority, request.arrival_time_s, request.request_id)
