@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from engine.compiled import is_used
+
 PACKAGES = ("llm-serving-workbench", "torch", "triton", "numpy", "optuna", "pydantic", "pandas", "pyarrow", "locust")
 
 
@@ -19,6 +21,7 @@ def collect_provenance(checkout: Path | None = None) -> dict[str, Any]:
     return {
         "versions": {name: _version(name) for name in PACKAGES},
         "python": platform.python_version(),
+        "control_plane": "machine code" if is_used() else "Python",
         "platform": platform.platform(),
         "hardware": {"cpu": _cpu_name(), "num_cpus": _num_cpus(), "memory_bytes": _memory_bytes()},
         "commit": commit,
