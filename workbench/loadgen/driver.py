@@ -210,8 +210,9 @@ class Run:
     def _next_word_s(self) -> float:
         """The next moment at which this loop will have something to do whatever the core does."""
         due_s = self.pacing.next_due_s() if len(self.rows) < self.cap else None
-        times = [time_s for time_s in (due_s, self.deadline_s) if time_s is not None]
-        return min(times, default=math.inf)
+        if due_s is None:
+            due_s = math.inf
+        return due_s if self.deadline_s is None else min(due_s, self.deadline_s)
 
     def take(self, outputs: Sequence[RequestOutput]) -> None:
         """News from the core."""
