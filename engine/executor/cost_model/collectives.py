@@ -1,47 +1,105 @@
-"""All-reduce: measured sizes, interpolated by ratio; two regimes, the custom kernel below and NCCL above."""
+"""All-reduce: measured sizes, and between them a line in time over size, within one regime of vLLM's dispatch.
+
+`vLLM_custom_graph` and `vLLM_custom_eager` rows time whatever vLLM chooses for a message of that size: its own kernel
+in one pass over all peers or in two, a symmetric-memory kernel, or NCCL. Time jumps where the choice changes, so no
+line may cross such a border. Sizes of the borders: vLLM's custom_all_reduce.cuh and all_reduce_utils.py.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 CUSTOM_GRAPH, CUSTOM_EAGER, NCCL = "vLLM_custom_graph", "vLLM_custom_eager", "NCCL"
-CUSTOM_LIMIT_BYTES = {2: 8 * 2**20, 4: 8 * 2**20, 8: 8 * 2**20}
-"""Largest message that vLLM's custom kernel takes, by number of GPUs."""
 
-Tables = Mapping[str, Sequence[tuple[float, float]]]
+Table = Sequence[tuple[float, float]]
+"""(message bytes, seconds), ascending."""
+Tables = Mapping[str, Table]
+"""`KERNEL/NUM_GPUS` -> table."""
+
+_KIB, _MIB = 1024.0, 1024.0**2
+CUSTOM_LIMIT_BYTES = 8 * _MIB
+"""Smallest message that vLLM's own kernel leaves to NCCL."""
+_BORDERS: Mapping[str, Mapping[int, tuple[float, ...]]] = {
+    "Hopper": {2: (64 * _MIB + 1,), 4: (512 * _KIB, 32 * _MIB + 1), 8: (256 * _KIB, 64 * _MIB + 1)},
+    "Blackwell": {2: (2 * _MIB, 8 * _MIB + 1), 4: (512 * _KIB, 2 * _MIB, 32 * _MIB + 1),
+                  8: (256 * _KIB, _MIB, 128 * _MIB + 1)},
+    "": {2: (8 * _MIB,), 4: (512 * _KIB, 8 * _MIB), 8: (256 * _KIB, 8 * _MIB)},
+}  # fmt: skip
+"""Architecture (empty: any other) -> number of GPUs -> smallest message of each regime but the first. Two passes begin at
+512 KiB between four GPUs, at 256 KiB between eight. NCCL comes last, after symmetric memory, whose limit still belongs
+to it (+ 1), or after the custom kernel, whose limit does not."""
 
 
 def all_reduce_s(tables: Tables, kernel: str, num_gpus: int, message_bytes: float) -> float | None:
     """Seconds by one kernel; None if it was not measured with that many GPUs.
 
-    Between measured sizes log-log interpolation; beyond them the last slope, which is latency below and bandwidth
-    above.
+    Beyond the measured sizes: constant below (latency), the last slope above (bandwidth).
     """
     table = tables.get(f"{kernel}/{num_gpus}")
     if not table or len(table) < 2:
         return None
-    sizes = np.log([size for size, _ in table])
-    times = np.log([time for _, time in table])
-    x = float(np.log(message_bytes))
-    if x <= sizes[0]:
-        return float(np.exp(times[0]))
-    if x >= sizes[-1]:
-        return float(np.exp(times[-1] + max(0.0, min(1.0, _last_slope(sizes, times))) * (x - sizes[-1])))
-    return float(np.exp(np.interp(x, sizes, times)))
+    if message_bytes > table[-1][0]:
+        return _extended(table[-1], table[-2], message_bytes)
+    sizes, times = zip(*table, strict=True)
+    return float(np.interp(message_bytes, sizes, times))
 
 
 def step_all_reduce_s(tables: Tables, num_gpus: int, message_bytes: float, *, graph: bool) -> float | None:
-    """What a model's forward pass uses: the custom kernel up to its limit, NCCL above; None if nothing was measured."""
+    """What a model's forward pass uses: vLLM's own kernels below 8 MiB, NCCL from there; None if nothing was measured.
+
+    Symmetric memory for larger messages is newer than most published runs, and gains a tenth at best.
+    """
     if num_gpus == 1:
         return 0.0
     custom = all_reduce_s(tables, CUSTOM_GRAPH if graph else CUSTOM_EAGER, num_gpus, message_bytes)
     nccl = all_reduce_s(tables, NCCL, num_gpus, message_bytes)
-    if custom is not None and (message_bytes <= CUSTOM_LIMIT_BYTES.get(num_gpus, 0) or nccl is None):
-        return custom
-    return nccl
+    return nccl if custom is None or (nccl is not None and message_bytes >= CUSTOM_LIMIT_BYTES) else custom
+
+
+def borders(kernel: str, num_gpus: int, arch: str) -> tuple[float, ...]:
+    """Smallest message, bytes, of each regime of a kernel's table but the first."""
+    return () if kernel == NCCL else _BORDERS.get(arch, _BORDERS[""]).get(num_gpus, ())
+
+
+def with_borders(tables: Tables, arch: str) -> dict[str, Table]:
+    """The tables with two more points at each border between regimes, each found from its own side.
+
+    The last regime is NCCL: where it was not measured near its border, NCCL's own table gives the shape.
+    """
+    return {key: _with_borders(table, key, tables, arch) for key, table in tables.items()}
+
+
+def _with_borders(table: Table, key: str, tables: Tables, arch: str) -> Table:
+    kernel, num_gpus = key.rsplit("/", 1)
+    out: list[tuple[float, float]] = []
+    for low, high in pairwise((0.0, *borders(kernel, int(num_gpus), arch), math.inf)):
+        points = [point for point in table if low <= point[0] < high]
+        if not points:
+            continue
+        before, after = [], []
+        if 0.0 < low < points[0][0]:
+            nccl = _nccl_s(tables, num_gpus, low, points[0]) if high == math.inf else None
+            before = [(low, _extended(points[0], points[min(1, len(points) - 1)], low) if nccl is None else nccl)]
+        if points[-1][0] < high - 1.0 < math.inf:
+            after = [(high - 1.0, _extended(points[-1], points[max(-2, -len(points))], high - 1.0))]
+        out += [*before, *points, *after]
+    return out
+
+
+def _nccl_s(tables: Tables, num_gpus: str, size: float, near: tuple[float, float]) -> float | None:
+    """NCCL's time for `size`, scaled to what was measured through vLLM at the nearest size (eager mode copies)."""
+    there, here = (all_reduce_s(tables, NCCL, int(num_gpus), each) for each in (near[0], size))
+    return None if there is None or here is None else here * near[1] / there
+
+
+def _extended(end: tuple[float, float], inner: tuple[float, float], size: float) -> float:
+    """The line through two points at `size` beyond `end`; no faster than proportional, and never falling."""
+    slope = 0.0 if inner == end else (end[1] - inner[1]) / (end[0] - inner[0])
+    return end[1] + min(max(slope, 0.0), end[1] / end[0]) * (size - end[0])
 
 
 HOST_LATENCY_S = 30e-6
@@ -54,7 +112,3 @@ def host_all_reduce_s(num_gpus: int, message_bytes: float, link_bandwidth: float
     """Between GPUs that cannot reach each other's memory (GeForce cards): NCCL copies by way of the host."""
     moved = 2.0 * (num_gpus - 1) / num_gpus * message_bytes
     return HOST_LATENCY_S * math.log2(num_gpus) + moved / (HOST_SHARE * link_bandwidth)
-
-
-def _last_slope(sizes: np.ndarray, times: np.ndarray) -> float:
-    return float((times[-1] - times[-2]) / (sizes[-1] - sizes[-2]))

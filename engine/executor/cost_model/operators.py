@@ -8,7 +8,7 @@ and the formula alone remains.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.catalog import GpuSpec
+from engine.catalog import GpuSpec, find_gpu
 from engine.errors import ConfigError
+from engine.executor.cost_model.collectives import Tables, with_borders
 from engine.executor.cost_model.physics import Chip, decode_attention_s, gemm_s, prefill_attention_s
 
 Array = npt.NDArray[np.float64]
@@ -84,8 +85,8 @@ class OperatorProfile:
     gpu_id: str
     models: Mapping[str, OperatorModel]
     """`KIND/DTYPE` -> model."""
-    all_reduce: Mapping[str, Sequence[tuple[float, float]]]
-    """`KERNEL/NUM_GPUS` -> (message bytes, seconds), ascending."""
+    all_reduce: Tables
+    """As measured; a profile that was read also has the points at the borders between regimes."""
     overheads: Mapping[str, float] = field(default_factory=dict)
     """CPU and step overheads, by name; see `step`."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -169,10 +170,11 @@ def profile_from_dict(values: Mapping[str, Any]) -> OperatorProfile:
             error=None if each["error"] is None else FitError(**each["error"]),
             source=each["source"],
         )
+    reduce = {key: [(float(a), float(b)) for a, b in table] for key, table in values["all_reduce"].items()}
     return OperatorProfile(
         gpu_id=values["gpu_id"],
         models=models,
-        all_reduce={key: [(float(a), float(b)) for a, b in table] for key, table in values["all_reduce"].items()},
+        all_reduce=with_borders(reduce, find_gpu(values["gpu_id"]).arch),
         overheads=values.get("overheads", {}),
         provenance=values.get("provenance", {}),
     )

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from engine.catalog import find_catalog_model, find_gpu, list_gpus
-from engine.executor.cost_model.collectives import HOST_LATENCY_S, HOST_SHARE, all_reduce_s, host_all_reduce_s
+from engine.executor.cost_model.collectives import (
+    CUSTOM_GRAPH,
+    HOST_LATENCY_S,
+    HOST_SHARE,
+    all_reduce_s,
+    host_all_reduce_s,
+    step_all_reduce_s,
+    with_borders,
+)
 from engine.executor.cost_model.end_to_end import Factors, factors_for
 from engine.executor.cost_model.operators import load_profile, profile_from_dict, profile_to_dict
 from engine.executor.cost_model.profiles import profile_for
@@ -89,12 +97,42 @@ def test_profile_of_a_gpu_that_was_not_measured_says_whose_it_is_and_claims_no_e
     assert all(model.error is None and model.correction is None for model in profile.models.values())
 
 
-def test_all_reduce_interpolates_by_ratio_and_extends_its_ends() -> None:
-    tables = {"NCCL/2": [(1024.0, 10e-6), (4096.0, 40e-6)]}
-    assert all_reduce_s(tables, "NCCL", 2, 2048) == pytest.approx(20e-6)
+def test_all_reduce_interpolates_in_size_and_extends_its_ends() -> None:
+    tables = {"NCCL/2": [(1024.0, 10e-6), (2048.0, 15e-6), (4096.0, 25e-6)]}
+    assert all_reduce_s(tables, "NCCL", 2, 3072) == pytest.approx(20e-6)
     assert all_reduce_s(tables, "NCCL", 2, 16) == pytest.approx(10e-6)
-    assert all_reduce_s(tables, "NCCL", 2, 8192) == pytest.approx(80e-6)
+    assert all_reduce_s(tables, "NCCL", 2, 8192) == pytest.approx(45e-6)
     assert all_reduce_s(tables, "NCCL", 4, 2048) is None
+
+
+def test_all_reduce_jumps_at_a_border_that_each_side_reaches_along_its_own_line() -> None:
+    """Two A100s: the custom kernel below 8 MiB (here 4 us + 5 us/MiB), NCCL from there, 20 % slower through vLLM."""
+    mib = 2.0**20
+    custom = [(size * mib, (4 + 5 * size) * 1e-6) for size in (1.0, 4.0)] + [(32 * mib, 240e-6)]
+    nccl = [(size * mib, (40 + 5 * size) * 1e-6) for size in (1.0, 32.0)]
+    tables = with_borders({f"{CUSTOM_GRAPH}/2": custom, "NCCL/2": nccl}, "Ampere")
+    assert all_reduce_s(tables, CUSTOM_GRAPH, 2, 2 * mib) == pytest.approx(14e-6)
+    assert all_reduce_s(tables, CUSTOM_GRAPH, 2, 8 * mib - 2) == pytest.approx(44e-6, rel=1e-5)
+    assert all_reduce_s(tables, CUSTOM_GRAPH, 2, 8 * mib) == pytest.approx(1.2 * 80e-6)
+    assert all_reduce_s(tables, CUSTOM_GRAPH, 2, 16 * mib) == pytest.approx(1.2 * 120e-6)
+    assert tables["NCCL/2"] == nccl
+    assert with_borders(tables, "Ampere") == tables
+
+
+def test_all_reduce_of_one_measured_size_in_a_regime_is_taken_as_constant_there() -> None:
+    kib = 1024.0
+    table = [(128 * kib, 9e-6), (512 * kib, 26e-6), (2048 * kib, 21e-6), (4096 * kib, 27e-6)]
+    tables = with_borders({f"{CUSTOM_GRAPH}/8": table}, "Blackwell")
+    assert all_reduce_s(tables, CUSTOM_GRAPH, 8, 256 * kib) == pytest.approx(26e-6)
+    assert all_reduce_s(tables, CUSTOM_GRAPH, 8, 1024 * kib) == pytest.approx(18e-6)
+
+
+def test_step_all_reduce_takes_the_custom_kernel_below_8_mib_and_whatever_was_measured() -> None:
+    tables = {f"{CUSTOM_GRAPH}/2": [(1.0, 1e-6), (2.0**30, 1e-6)], "NCCL/2": [(1.0, 9e-6), (2.0**30, 9e-6)]}
+    assert step_all_reduce_s(tables, 2, 2.0**23 - 1, graph=True) == pytest.approx(1e-6)
+    assert step_all_reduce_s(tables, 2, 2.0**23, graph=True) == pytest.approx(9e-6)
+    assert step_all_reduce_s(tables, 2, 1024.0, graph=False) == pytest.approx(9e-6)
+    assert step_all_reduce_s(tables, 4, 1024.0, graph=True) is None
 
 
 def test_overheads_scale_with_what_they_name() -> None:
