@@ -29,9 +29,9 @@ _BORDERS: Mapping[str, Mapping[int, tuple[float, ...]]] = {
                   8: (256 * _KIB, _MIB, 128 * _MIB + 1)},
     "": {2: (8 * _MIB,), 4: (512 * _KIB, 8 * _MIB), 8: (256 * _KIB, 8 * _MIB)},
 }  # fmt: skip
-"""Architecture (empty: any other) -> number of GPUs -> smallest message of each regime but the first. Two passes begin at
-512 KiB between four GPUs, at 256 KiB between eight. NCCL comes last, after symmetric memory, whose limit still belongs
-to it (+ 1), or after the custom kernel, whose limit does not."""
+"""Architecture (empty: any other) -> number of GPUs -> smallest message of each regime but the first. Two passes begin
+at 512 KiB between four GPUs, at 256 KiB between eight. NCCL comes last, after symmetric memory, whose limit still
+belongs to it (+ 1), or after the custom kernel, whose limit does not."""
 
 
 def all_reduce_s(tables: Tables, kernel: str, num_gpus: int, message_bytes: float) -> float | None:

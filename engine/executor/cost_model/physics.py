@@ -45,25 +45,31 @@ def smooth_max(sharpness: float, *terms: Array) -> Array:
 
 
 def gemm_s(p: Parameters, m: Array, n: Array, k: Array, chip: Chip, weight_bytes: float, act_bytes: float) -> Array:
-    """out[m, n] = in[m, k] x W[k, n], seconds. Tiles in whole waves over the SMs; small GEMMs are split over k.
+    """out[m, n] = in[m, k] x W[k, n], seconds. Tiles in whole waves over the SMs.
+
+    A kernel library takes the fastest tile and splits small GEMMs over k; vLLM's own fp8 kernels (those have the
+    parameters row_ns and output) choose the tile by m alone and do not split.
 
     `weight_bytes`, `act_bytes`: per element (0.5 for int4 weights). Parameters: launch_us, compute (share of peak),
     memory (share of bandwidth), sharpness, small_tile, l2_gain, l2_mib, l2_edge, short_k, quantise (passes over the
-    input).
+    input), row_ns (per quantised row), output (passes over the output that nothing hides).
     """
     compute = np.full_like(m, np.inf)
-    for rows, columns in _TILES:
+    by_rows = "row_ns" in p
+    for rows, columns in (_tile_by_rows(m),) if by_rows else _TILES:
         tiles = np.ceil(m / rows) * np.ceil(n / columns)
         tile_share = p["compute"] * rows * columns / (rows * columns + p["small_tile"] * 4096.0)
         share = tile_share * k / (k + p["short_k"] * 64.0)
         waves = tiles / chip.num_sms
-        split = np.maximum(waves, 1.0 / np.maximum(1.0, np.floor(k / _SPLIT_K)))
+        parts = 1.0 if by_rows else np.floor(k / _SPLIT_K)
+        split = np.maximum(waves, 1.0 / np.maximum(1.0, parts))
         waves = np.where(waves < 1.0, split, np.ceil(waves))
         compute = np.minimum(compute, waves * 2.0 * rows * columns * k * chip.num_sms / (chip.flops * share))
     moved = weight_bytes * n * k + act_bytes * m * k + 2.0 * m * n
     memory = moved / (p["memory"] * chip.bandwidth * _l2_factor(p, moved))
     quantise = p["quantise"] * 3.0 * m * k / chip.bandwidth if act_bytes < 2 else 0.0
-    return p["launch_us"] * 1e-6 + quantise + smooth_max(p["sharpness"], compute, memory)
+    beside = quantise + m * p.get("row_ns", 0.0) * 1e-9 + p.get("output", 0.0) * 2.0 * m * n / chip.bandwidth
+    return p["launch_us"] * 1e-6 + beside + smooth_max(p["sharpness"], compute, memory)
 
 
 def decode_attention_s(
@@ -117,6 +123,12 @@ def prefill_attention_s(
     moved = 2.0 * batch * (new + cached) * kv_heads * head_dim * kv_bytes + 4.0 * batch * new * heads * head_dim
     memory = moved / (p["memory"] * chip.bandwidth)
     return np.asarray(p["launch_us"] * 1e-6 + smooth_max(p["sharpness"], compute, memory))
+
+
+def _tile_by_rows(m: Array) -> tuple[Array, Array]:
+    """(rows, columns) of the output tile for m rows of input: CUTLASS kernels chosen by the number of tokens."""
+    rows = np.clip(2.0 ** np.ceil(np.log2(m)), 16.0, 128.0)
+    return rows, np.where(m > 256.0, 128.0, 64.0)
 
 
 def _l2_factor(p: Parameters, moved: Array) -> Array:
