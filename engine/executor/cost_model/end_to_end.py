@@ -30,6 +30,10 @@ class Factors:
     """Linear layers that mostly read weights."""
     many_tokens: float = 1.0
     """Linear layers that mostly compute."""
+    compute: float = 1.0
+    """Time of the tensor units: clocks fall under the power limit. It shows only where nothing slower hides it."""
+    overlap: float = 1.0
+    """How sharply the slower of reading and computing hides the other: at the power limit they slow each other down."""
     few_reduced: float = 1.0
     """All-reduce of small messages."""
     many_reduced: float = 1.0
@@ -55,10 +59,14 @@ def _blend(few: float, many: float, tokens: Array) -> Array:
 
 def factors_for(gpu: GpuSpec, weights: str, kv: str) -> Factors:
     """Of a GPU's architecture: linear layers by the type of the weights, attention by that of the KV cache; 1 where no
-    published run speaks for it."""
+    published run speaks for it. What comes from power and links holds for fp8 as for bfloat16."""
     family, table = family_of(gpu), _table()
-    linear = table.get((family, "fp8" if weights == "fp8" else "bfloat16"), Factors())
-    attention = table.get((family, "fp8" if kv.startswith("fp8") else "bfloat16"), Factors())
+    known = table.get((family, "bfloat16"), Factors())
+    linear = known
+    if weights == "fp8":
+        alike = replace(known, few_tokens=1.0, many_tokens=1.0)
+        linear = table.get((family, "fp8"), alike)
+    attention = table.get((family, "fp8"), Factors()) if kv.startswith("fp8") else known
     return replace(linear, decode_attention=attention.decode_attention, mixed_attention=attention.mixed_attention)
 
 

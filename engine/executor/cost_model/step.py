@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,8 @@ import numpy.typing as npt
 from engine.catalog import GpuSpec, attention_weights
 from engine.executor.cost_model.collectives import host_all_reduce_s, step_all_reduce_s
 from engine.executor.cost_model.end_to_end import Factors
-from engine.executor.cost_model.operators import OperatorProfile, chip_of, features_of, formula_s
+from engine.executor.cost_model.operators import OperatorModel, OperatorProfile, chip_of, features_of, formula_s
+from engine.executor.cost_model.physics import Chip
 from engine.executor.cost_model.step_shape import StepShape
 from engine.model_spec import ModelSpec
 
@@ -199,7 +200,7 @@ class StepCostModel:
         found = self._prefill_by_chunk.get(chunk)
         if found is None:
             new, cached = chunk
-            model, chip = self.profile.model("prefill_attention", "bfloat16"), chip_of(self.gpu, "bfloat16")
+            model, chip = self.profile.model("prefill_attention", "bfloat16"), self._chip("bfloat16")
             columns = self._attention_columns(1)
             columns |= {"new": np.array([float(new)]), "cached": np.array([self._windowed(cached) if cached else 0.0])}
             seconds = float(formula_s(model.kind, model.parameters, columns, chip, 2.0, 2.0)[0])
@@ -223,6 +224,11 @@ class StepCostModel:
         }
         return {name: np.full(count, value) for name, value in values.items()}
 
+    def _chip(self, dtype: str) -> Chip:
+        """With the rate of its tensor units under load."""
+        chip = chip_of(self.gpu, dtype)
+        return replace(chip, flops=chip.flops / self.factors.compute)
+
     def _split(self, size: int) -> int:
         """This rank's share of a dimension."""
         return -(-size // self.tensor_parallel_size)
@@ -232,22 +238,27 @@ class StepCostModel:
     def _gemm(self, m: Array, n: int, k: int, weights: str | None = None) -> Array:
         """`weights` where they are not of the deployment's type."""
         weights = weights or self.precision.weights
-        model = self.profile.model("gemm", weights if weights in ("fp8", "int8") else "bfloat16")
+        model = self._gemm_model(weights if weights in ("fp8", "int8") else "bfloat16")
         columns = {"m": m, "n": np.full_like(m, float(n)), "k": np.full_like(m, float(k))}
-        chip = chip_of(self.gpu, model.dtype)
+        chip = self._chip(model.dtype)
         if weights == "fp8" and self.gpu.fp8_flops is None:  # no such units: weights are unpacked, bfloat16 computes
-            model, chip = self.profile.model("gemm", "bfloat16"), chip_of(self.gpu, "bfloat16")
+            model, chip = self._gemm_model("bfloat16"), self._chip("bfloat16")
             return self._weight_only(model.predict_s(columns, chip), columns, 1.0)
         if weights == "int4":
             return self._weight_only(model.predict_s(columns, chip), columns, self.precision.weight_bytes)
         size = 1.0 if weights in ("fp8", "int8") else 2.0
         return model.predict_s(columns, chip, weight_bytes=size, act_bytes=size)
 
+    def _gemm_model(self, dtype: str) -> OperatorModel:
+        model = self.profile.model("gemm", dtype)
+        sharpness = model.parameters["sharpness"] * self.factors.overlap
+        return replace(model, parameters={**model.parameters, "sharpness": sharpness})
+
     def _weight_only(self, dense_s: Array, columns: dict[str, Array], weight_bytes: float) -> Array:
         """bfloat16 GEMM with smaller weights: faster where weights are the traffic, slower where unpacking computes."""
         p = self.profile.model("gemm", "bfloat16").parameters
         saved = columns["n"] * columns["k"] * (2.0 - weight_bytes) / (p["memory"] * self.gpu.bandwidth)
-        compute = 2.0 * columns["m"] * columns["n"] * columns["k"] / (p["compute"] * self.gpu.bf16_flops)
+        compute = 2.0 * columns["m"] * columns["n"] * columns["k"] / (p["compute"] * self._chip("bfloat16").flops)
         memory_bound = np.clip(1.0 - compute / np.maximum(dense_s, 1e-9), 0.0, 1.0)
         return np.maximum(dense_s - saved * memory_bound, dense_s * weight_bytes / 2.0) + 1e-6
 
@@ -278,9 +289,7 @@ class StepCostModel:
         one = self._gemm(rows, 2 * width, spec.hidden_size) + self._gemm(rows, spec.hidden_size, width) - 2 * launch
         # A grouped kernel fills the chip with all experts' tiles: one expert alone cannot.
         weights = active * 3.0 * width * spec.hidden_size * self.precision.weight_bytes / (0.8 * self.gpu.bandwidth)
-        flops = (
-            tokens * top_k * 6.0 * width * spec.hidden_size / (0.5 * chip_of(self.gpu, self.precision.weights).flops)
-        )
+        flops = tokens * top_k * 6.0 * width * spec.hidden_size / (0.5 * self._chip(self.precision.weights).flops)
         router = self._gemm(tokens, spec.num_experts, spec.hidden_size)
         return router + np.minimum(active * one, np.maximum(weights, flops) * 1.15 + 2 * launch) + 2 * launch
 
@@ -304,7 +313,7 @@ class StepCostModel:
 
     def _tabulate_decode(self) -> tuple[Array, Array]:
         """(log2 batch, log seconds [batch, length]) of one layer, lengths as `_KV_LENGTHS`."""
-        model, chip = self.profile.model("decode_attention", "bfloat16"), chip_of(self.gpu, "bfloat16")
+        model, chip = self.profile.model("decode_attention", "bfloat16"), self._chip("bfloat16")
         batches = np.arange(0.0, 12.0)
         table = np.empty((len(batches), len(_KV_LENGTHS)))
         for i, log_batch in enumerate(batches):

@@ -158,8 +158,28 @@ def test_factors_scale_the_part_that_they_name() -> None:
     assert slower.step_s(beside) - plain.step_s(beside) == pytest.approx(attention_s)
 
 
+def test_slower_tensor_units_show_only_where_they_are_waited_for() -> None:
+    plain, slower = make_model(), make_model(factors=Factors(compute=2.0))
+    assert decode_s(slower, 1, 100) == pytest.approx(decode_s(plain, 1, 100), rel=0.05)
+    prompt = StepShape(0, 0.0, 0.0, ((8192, 0),), 1)
+    assert slower.step_s(prompt) / plain.step_s(prompt) == pytest.approx(2.0, rel=0.1)
+
+
+def test_less_overlap_shows_where_reading_and_computing_take_alike() -> None:
+    plain, slower = make_model(), make_model(factors=Factors(overlap=0.5))
+    excess = [slower._layer_s(tokens) / plain._layer_s(tokens) - 1.0 for tokens in (1, 256, 8192)]
+    assert excess[1] > 0.1
+    assert max(excess[0], excess[2]) < excess[1] / 2.0
+
+
+def test_power_limit_of_a_family_holds_for_fp8_weights_too() -> None:
+    pcie = find_gpu("h100-80g-pcie")
+    known, fp8 = (factors_for(pcie, weights, "bfloat16") for weights in ("bfloat16", "fp8"))
+    assert (fp8.compute, fp8.overlap, fp8.few_tokens) == (known.compute, known.overlap, 1.0)
+
+
 def test_factors_of_an_unknown_family_are_one() -> None:
-    assert factors_for(find_gpu("mi300x"), "bfloat16", "bfloat16") == Factors()
+    assert factors_for(find_gpu("rtx-3090"), "bfloat16", "bfloat16") == Factors()
 
 
 def test_all_reduce_through_host_memory_is_latency_and_traffic() -> None:
