@@ -167,8 +167,12 @@ class SimulatedTarget:
         deadline_s: float | None = None,
         on_progress: ProgressCallback | None = None,
         stop: StopRule | None = None,
+        after: Workload | None = None,
     ) -> RunRecord:
+        """`after`: what the server served before, which is not in the record; its prefix cache still holds it."""
         simulation = self.simulation()
+        if after is not None:
+            drive(self.front_end(simulation), after, simulation.clock)
         record = drive(
             self.front_end(simulation),
             workload,

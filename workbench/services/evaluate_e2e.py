@@ -17,6 +17,7 @@ from workbench.loadgen.errors import RunFailed
 from workbench.metrics.dialects import vllm
 from workbench.metrics.records import RunRecord
 from workbench.scenario import ScenarioError
+from workbench.services.evaluate_prompts import was_served_before
 from workbench.services.evaluate_row import NotBuildable, check_stated, device_of, number, target_of, workload_of
 
 _STATISTICS = ("mean", "p50", "p99")
@@ -69,7 +70,7 @@ def predict_row(
     try:
         device = device or device_of(row)
         workload = workload_of(row, folder)
-        record = target_of(row, device, workload).run(workload)
+        record = target_of(row, device, workload).run(workload, after=workload if was_served_before(row) else None)
     except (EngineError, ScenarioError, RunFailed) as error:
         raise NotBuildable(str(error).splitlines()[0]) from error
     return vllm_figures(record)

@@ -1,4 +1,4 @@
-"""Prompts of a client that sends the same few again and again."""
+"""Prompts that a server sees again: within a run, or from the run before."""
 
 from __future__ import annotations
 
@@ -33,3 +33,15 @@ def num_distinct_prompts(row: Mapping[str, str]) -> int | None:
     of prompts that mostly lie in the prefix cache, which is on by default.
     """
     return _AIPERF_PROMPTS if "peak in prefill" in (row.get("quality") or "") else None
+
+
+_FIRST_RATE = 32.0
+"""Requests per second of the first run in IOG's series (32, 16, 8, 4, 1: `run_benchmark.sh`)."""
+
+
+def was_served_before(row: Mapping[str, str]) -> bool:
+    """The run repeats the requests of an earlier one on the same server, whose prefix cache holds what fits."""
+    try:
+        return "IOG-Foundation" in row.get("source", "") and float(row.get("request_rate", "")) < _FIRST_RATE
+    except ValueError:
+        return False

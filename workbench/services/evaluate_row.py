@@ -16,8 +16,9 @@ from engine.executor.cost_model.step import Overheads
 from engine.simulation import SimulatedDevice, find_simulated_spec, with_gpu_defaults
 from workbench.loadgen.simulated import SimulatedTarget
 from workbench.scenario import Scenario
+from workbench.services.evaluate_arrivals import published_arrivals
 from workbench.services.evaluate_lengths import IntArray, published_lengths
-from workbench.services.evaluate_prompts import RepeatedPrompts, num_distinct_prompts
+from workbench.services.evaluate_prompts import RepeatedPrompts, num_distinct_prompts, was_served_before
 from workbench.services.evaluate_trace import Trace, read_trace
 from workbench.workload import ModelLimits, Workload, generate_workload
 from workbench.workload.prompts import PromptSource, RandomPrompts
@@ -61,9 +62,19 @@ def device_of(row: Row) -> SimulatedDevice:
     quantisation = next((kind for key, kind in _QUANTISATIONS.items() if weights.startswith(key)), None)
     kv = "fp8" if row.get("kv_dtype", "").lower().startswith("fp8") else None
     device = SimulatedDevice.of(
-        row["gpu"], tensor_parallel_size=int(number(row, "tp") or 1), quantization=quantisation, kv_cache_dtype=kv
+        _gpu_of(row), tensor_parallel_size=int(number(row, "tp") or 1), quantization=quantisation, kv_cache_dtype=kv
     )
     return replace(device, overheads=overheads_of(row), budgets_graphs=version_of(row) >= (0, 21))
+
+
+_PCIE_PAGES = ("qwen3-14b/h100.md", "qwen3-32b/h100.md")
+"""gpustack's pages that name one H100 SXM but show the memory and compute rates of an H100 PCIe in every row: Qwen3-32B
+decodes at 1.6 TB/s, as on IOG's H100 PCIe, and takes prompts in at 385 TFLOP/s. Qwen3-8B's page shows an SXM part."""
+
+
+def _gpu_of(row: Row) -> str:
+    """The GPU that was measured."""
+    return "h100-80g-pcie" if row.get("source", "").endswith(_PCIE_PAGES) else row["gpu"]
 
 
 _QUANTISATIONS = {"fp8": "fp8", "int8": "int8", "w8a8": "int8", "awq": "int4", "gptq4": "int4", "gptq": "int4",
@@ -77,6 +88,8 @@ def overheads_of(row: Row) -> Overheads:
     note = (row.get("bench_note") or "").lower()
     if "chat" in note:
         generation = replace(generation, request_ms=_CHAT_REQUEST_MS, delay_ms=_CHAT_DELAY_MS)
+    elif "IOG-Foundation" in row.get("source", "") and "4090" in row["gpu"]:
+        generation = replace(generation, delay_ms=_MARKET_DELAY_MS)
     # Such clients leave sampling to the model's generation_config; completion benchmarks are greedy.
     samples = "chat" in note or "aiperf" in note or "gpustack" in row.get("source", "")
     return replace(generation, sorts_logits=samples and version >= (0, 8) and _asks_for_top_p(row["model"]))
@@ -93,6 +106,8 @@ _GENERATIONS: tuple[tuple[tuple[int, int], Overheads], ...] = (
 )
 _CHAT_REQUEST_MS, _CHAT_DELAY_MS = 14.0, 32.0
 """Chat endpoint: template, tokens and messages of one request; and what passes beside others. From gpustack's runs."""
+_MARKET_DELAY_MS = 80.0
+"""What passes beside others on the way to IOG's RTX 4090 hosts and back, at light loads too; H100 hosts show none."""
 _CONFIGURATOR_TOKENS = 256
 """What engines that a configurator sized take in a step beside one prompt; from their published TTFTs, which do not
 grow with the length of the answers and hardly with the concurrency."""
@@ -127,8 +142,8 @@ def engine_of(row: Row, device: SimulatedDevice, window: int) -> dict[str, Any]:
     """Engine parameters: what the row states, else the defaults of its vLLM version."""
     stated = dict(_stated_options(row))
     version = version_of(row)
-    # Random prompts: nothing would hit the prefix cache.
-    is_cached = num_distinct_prompts(row) is not None
+    # Where no prompt comes twice, nothing would hit the prefix cache.
+    is_cached = num_distinct_prompts(row) is not None or was_served_before(row)
     values: dict[str, Any] = {"gpu_memory_utilization": 0.9, "enable_prefix_caching": is_cached}
     if version < (0, 8):
         values |= {"max_num_seqs": 256, "async_scheduling": False}
@@ -216,10 +231,8 @@ def workload_of(row: Row, folder: Path | None = None) -> Workload:
     if prompts is None or outputs is None:
         raise NotBuildable(f"{'output_len' if prompts is not None else 'input_len'} is not published")
     workload = _with_lengths(row, _requests(row, arrivals, count), prompts, outputs)
-    if arrivals["kind"] == "poisson" and workload.arrival_s[-1] > 0:
-        # vLLM's client scales its gaps so that the last request leaves when the rate says.
-        span_s = count / arrivals["rate"]
-        workload = replace(workload, arrival_s=workload.arrival_s * (span_s / workload.arrival_s[-1]))
+    if arrivals["kind"] == "poisson":
+        workload = replace(workload, arrival_s=published_arrivals(row, workload.arrival_s, arrivals["rate"]))
     return workload
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from workbench.scenario import ScenarioError
-from workbench.services.evaluate_e2e import evaluate_e2e
+from workbench.services.evaluate_e2e import evaluate_e2e, predict_row
 from workbench.services.evaluate_lengths import published_lengths
 from workbench.services.evaluate_ops import evaluate_ops
+from workbench.services.evaluate_prompts import was_served_before
 from workbench.services.evaluate_row import check_stated, device_of, target_of, workload_of
 from workbench.services.evaluate_trace import evaluate_trace
 
@@ -139,6 +140,13 @@ def test_lengths_of_sharegpt_answers_are_often_short_and_never_endless() -> None
     assert 600 < lengths.max() < 800
 
 
+def test_longest_answer_of_a_series_comes_late() -> None:
+    lengths = published_lengths({**IOG, "output_len": "200"}, "output", 200)
+    assert lengths is not None
+    assert int(lengths.argmax()) == 166
+    assert lengths.mean() == pytest.approx(200.0, abs=0.5)
+
+
 def test_row_over_the_models_window_keeps_its_lengths() -> None:
     """A published run did start: Qwen2.5-14B states 32,768 positions."""
     row = {**OLD, "model": "Qwen2.5-14B-Instruct", "input_len": "63488", "output_len": "4"}
@@ -175,6 +183,42 @@ def test_row_faster_than_its_chip_repeats_prompts_that_the_cache_serves() -> Non
     assert workload.prompt_token_ids(3).tolist() == workload.prompt_token_ids(203).tolist()
     assert workload.prompt_token_ids(3).tolist() != workload.prompt_token_ids(4).tolist()
     assert target_of(row, device_of(row), workload).resolved.config.cache.enable_prefix_caching
+
+
+IOG = {
+    **{name: str(value) for name, value in RUN.items()},
+    "source": "github IOG-Foundation/llm-inference-benchmarks@4990a80", "engine_version": "0.8.5",
+    "gpu": "H100-PCIe-80GB", "input_len": "400", "num_prompts": "20", "max_concurrency": "", "dataset": "sharegpt",
+}  # fmt: skip
+
+
+def test_row_of_a_series_finds_the_prompts_of_the_run_before_in_the_cache() -> None:
+    """IOG sends the same 200 prompts at 32, 16, 8, 4 and 1 per second to one server."""
+    first, second = (predict_row({**IOG, "request_rate": rate}) for rate in ("32.0", "16.0"))
+    unrelated = predict_row({**IOG, "request_rate": "16.0", "source": "elsewhere"})
+    assert not was_served_before({**IOG, "request_rate": "32.0"})
+    assert second["ttft_p99_ms"] < 0.8 * unrelated["ttft_p99_ms"] < first["ttft_p99_ms"]
+
+
+def test_arrivals_end_when_the_rate_says_or_as_the_seed_of_a_series_does() -> None:
+    """IOG: 200 requests at 1/s to an H100 with an 8B model took 190.17 s, of which the last answer 2.6 s."""
+    cells = {**IOG, "num_prompts": "200", "request_rate": "4.0"}
+    assert workload_of(cells).arrival_s[-1] == pytest.approx(187.584 / 4.0, abs=1e-3)
+    assert workload_of({**cells, "source": "elsewhere"}).arrival_s[-1] == pytest.approx(50.0)
+
+
+def test_row_of_a_series_that_the_cache_cannot_hold_is_served_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cycle of prompts through a smaller cache that drops the oldest block never hits."""
+    cells = {**IOG, "model": "Qwen3-32B", "request_rate": "1.0", "num_prompts": "100", "input_len": "900"}
+    again = predict_row(cells)
+    monkeypatch.setattr("workbench.services.evaluate_e2e.was_served_before", lambda row: False)
+    assert again["ttft_mean_ms"] == pytest.approx(predict_row(cells)["ttft_mean_ms"], rel=0.02)
+
+
+def test_row_that_names_another_form_of_its_gpu_is_simulated_as_measured() -> None:
+    page = "github gpustack/gpustack@47277d79 docs/performance-lab/qwen3-32b/h100.md"
+    assert device_of({**OLD, "gpu": "H100-SXM-80GB", "source": page}).gpu.id == "h100-80g-pcie"
+    assert device_of({**OLD, "gpu": "H100-SXM-80GB", "source": "elsewhere"}).gpu.id == "h100-80g-sxm"
 
 
 def test_row_with_a_trace_replays_it(tmp_path: Path) -> None:
