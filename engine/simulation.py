@@ -151,17 +151,19 @@ def build_simulation(
     clock: VirtualClock | None = None,
     adjustment: Adjustment | None = None,
     operators: OperatorProfile | None = None,
+    cost: StepCostModel | None = None,
     foresee: bool = True,
 ) -> Simulation:
     """Everything for a run on a virtual clock; takes milliseconds and loads nothing.
 
     `adjustment` is what a calibration on one machine found around the catalogue's prediction; `operators` replaces the
-    catalogue's operator profile. `foresee=False` looks at every request in every step, which gives the same run more
-    slowly: what the foresight is checked against.
+    catalogue's operator profile. `cost` of an earlier simulation of the same config, device and operators saves making
+    its tables. `foresee=False` looks at every request in every step, which gives the same run more slowly: what the
+    foresight is checked against.
     """
     spec = spec or find_simulated_spec(config.model.model)
     resolved = resolve_simulated(config, device, spec)
-    cost = StepCostModel(
+    cost = cost or StepCostModel(
         spec=spec,
         gpu=device.gpu,
         profile=operators or profile_for(device.gpu),

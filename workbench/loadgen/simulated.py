@@ -12,6 +12,7 @@ from engine.config import EngineConfig
 from engine.engine_core import EngineCore
 from engine.executor.cost_model.calibration_profile import CalibrationProfile
 from engine.executor.cost_model.operators import OperatorProfile
+from engine.executor.cost_model.step import StepCostModel
 from engine.outputs import RequestOutput
 from engine.request import Request
 from engine.simulation import SimulatedDevice, Simulation, build_simulation, resolve_simulated
@@ -145,6 +146,7 @@ class SimulatedTarget:
     ) -> None:
         self._config, self._device, self._calibration = config, device, calibration
         self.resolved = resolve_simulated(config, device)
+        self._cost: StepCostModel | None = None
 
     @property
     def limits(self) -> ModelLimits:
@@ -187,13 +189,16 @@ class SimulatedTarget:
     def simulation(self) -> Simulation:
         """A fresh engine with a clock of its own."""
         calibration = self._calibration
-        return build_simulation(
+        simulation = build_simulation(
             self._config,
             self._device,
             spec=self.resolved.spec,
             adjustment=None if calibration is None else calibration.adjustment,
             operators=None if calibration is None else calibration.operators,
+            cost=self._cost,
         )
+        self._cost = simulation.cost
+        return simulation
 
     def front_end(self, simulation: Simulation) -> FrontEnd:
         """The door to it."""

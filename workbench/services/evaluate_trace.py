@@ -108,9 +108,10 @@ def _simulator(trace: Trace, facts: Mapping[str, Any], path: Path) -> Simulate:
         raise ScenarioError(f"{path}: the meta file names no model (engine_kwargs.model)")
     values["enable_prefix_caching"] = False  # the trace does not say which prompts were alike
     config = EngineConfig.from_dict(with_gpu_defaults(values, device.gpu))
+    cost = build_simulation(config, device).cost
 
     def simulate(adjustment: Adjustment, num_needed: int) -> tuple[FloatArray, FloatArray]:
-        simulation = build_simulation(config, device, adjustment=adjustment)
+        simulation = build_simulation(config, device, adjustment=adjustment, cost=cost)
         core, clock = simulation.core, simulation.clock
         count = len(trace.arrived_s)
         first, last = np.full(count, np.nan), np.full(count, np.nan)
