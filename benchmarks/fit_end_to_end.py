@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.executor.cost_model.end_to_end import Factors, factors_for, family_of
+from workbench.services.evaluate_cells import NotBuildable, number
 from workbench.services.evaluate_e2e import predict_row, read_rows
-from workbench.services.evaluate_row import NotBuildable, device_of, number
+from workbench.services.evaluate_row import device_of
 
 Array = npt.NDArray[np.float64]
 Row = dict[str, str]

@@ -17,8 +17,9 @@ from workbench.loadgen.errors import RunFailed
 from workbench.metrics.dialects import vllm
 from workbench.metrics.records import RunRecord
 from workbench.scenario import ScenarioError
-from workbench.services.evaluate_prompts import was_served_before
-from workbench.services.evaluate_row import NotBuildable, check_stated, device_of, number, target_of, workload_of
+from workbench.services.evaluate_cells import NotBuildable, check_stated, number
+from workbench.services.evaluate_iog import was_served_before
+from workbench.services.evaluate_row import device_of, target_of, workload_of
 
 _STATISTICS = ("mean", "p50", "p99")
 _RATES = {

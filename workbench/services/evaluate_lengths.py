@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
+
+from workbench.services.evaluate_cells import Row, number
+from workbench.services.evaluate_iog import is_iog, with_longest_late
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -17,21 +18,15 @@ _SHAREGPT_INPUT_CV = 1.2
 _SHAREGPT_OUTPUT = (0.9, 2.7, 4.0)
 """Beta distribution, and its end in means. Many answers are a few words long (mean TPOT under load lies far above its
 median) and the longest of 200 is about 3.6 means (published durations): a lognormal has neither."""
-_IOG_LONGEST = 0.83
-"""Where the longest answer of IOG's 200 requests comes, as a share of their order, the same for every model: from its
-durations, which end with it."""
 
 
-def published_lengths(row: Mapping[str, str], side: str, count: int) -> IntArray | None:
+def published_lengths(row: Row, side: str, count: int) -> IntArray | None:
     """[count] tokens of the prompts (`input`) or answers (`output`); None where no mean is published.
 
     The sample is an even one (quantiles in random order) with exactly the stated mean, so that it adds no noise.
     """
-    try:
-        mean = float(row.get(f"{side}_len") or "")
-    except ValueError:
-        return None
-    if not np.isfinite(mean):
+    mean = number(row, f"{side}_len")
+    if mean is None:
         return None
     kind = f"{row.get('len_dist') or ''} {row.get('dataset') or ''}".lower()
     rng = np.random.default_rng([7, side == "input", count])
@@ -46,13 +41,9 @@ def published_lengths(row: Mapping[str, str], side: str, count: int) -> IntArray
     else:
         a, b, end = _SHAREGPT_OUTPUT
         lengths = stats.beta.ppf(share, a, b) * end
-        if "IOG-Foundation" in row.get("source", ""):
-            _swap(lengths, int(lengths.argmax()), int(_IOG_LONGEST * count))
+        if is_iog(row):
+            lengths = with_longest_late(lengths)
     return _whole(_with_mean(lengths, mean, _SHAREGPT_LONGEST[side]))
-
-
-def _swap(lengths: FloatArray, i: int, k: int) -> None:
-    lengths[[i, k]] = lengths[[k, i]]
 
 
 def _with_mean(lengths: FloatArray, mean: float, longest: float) -> FloatArray:

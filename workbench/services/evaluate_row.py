@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,44 +16,26 @@ from engine.executor.cost_model.step import Overheads
 from engine.simulation import SimulatedDevice, find_simulated_spec, with_gpu_defaults
 from workbench.loadgen.simulated import SimulatedTarget
 from workbench.scenario import Scenario
-from workbench.services.evaluate_arrivals import published_arrivals
-from workbench.services.evaluate_lengths import IntArray, published_lengths
-from workbench.services.evaluate_prompts import RepeatedPrompts, num_distinct_prompts, was_served_before
+from workbench.services.evaluate_cells import (
+    MOST_STATED_PROMPTS,
+    UNSTATED,
+    NotBuildable,
+    Row,
+    number,
+    stated_rate,
+    version_of,
+)
+from workbench.services.evaluate_iog import RTX_4090_DELAY_MS, iog_arrivals, is_iog, was_served_before
+from workbench.services.evaluate_lengths import FloatArray, IntArray, published_lengths
+from workbench.services.evaluate_prompts import RepeatedPrompts, num_distinct_prompts
 from workbench.services.evaluate_trace import Trace, read_trace
 from workbench.workload import ModelLimits, Workload, generate_workload
 from workbench.workload.prompts import PromptSource, RandomPrompts
 
-Row = Mapping[str, str]
 _MOST_PROMPTS = 2000
 """Longer runs of a stationary load are cut to this many requests."""
 _UTILISATIONS = (0.95, 0.98)
 """What a run that did not fit as described must have been given."""
-
-
-_MOST_STATED_PROMPTS = 200_000
-_GREATEST = 2**31
-_SLOWEST, _FASTEST = 1e-6, 1e9
-"""Requests per second of a stated rate."""
-_COUNTS = ("tp", "pp", "num_prompts", "max_concurrency", "input_len", "output_len")
-_UNSTATED = ("", "nan", "none", "null", "inf", "infinity")
-"""What tables write where a column does not apply or there is no limit."""
-
-
-class NotBuildable(Exception):
-    """A row that cannot be simulated; the message says why."""
-
-
-def check_stated(row: Row) -> None:
-    """Raise `NotBuildable` for a stated count or length that no run can have had; it would be taken for another."""
-    for name in _COUNTS:
-        text = (row.get(name) or "").strip()
-        if text.lower() in _UNSTATED:
-            continue
-        value = number(row, name)
-        if value is None or not 1 <= value <= _GREATEST:
-            raise NotBuildable(f"{name}: must be a number from 1 to {_GREATEST} (got {text!r})")
-    if (number(row, "num_prompts") or 0) > _MOST_STATED_PROMPTS:
-        raise NotBuildable(f"num_prompts: must be at most {_MOST_STATED_PROMPTS} (got {row['num_prompts']})")
 
 
 def device_of(row: Row) -> SimulatedDevice:
@@ -88,8 +70,8 @@ def overheads_of(row: Row) -> Overheads:
     note = (row.get("bench_note") or "").lower()
     if "chat" in note:
         generation = replace(generation, request_ms=_CHAT_REQUEST_MS, delay_ms=_CHAT_DELAY_MS)
-    elif "IOG-Foundation" in row.get("source", "") and "4090" in row["gpu"]:
-        generation = replace(generation, delay_ms=_MARKET_DELAY_MS)
+    elif is_iog(row) and "4090" in row["gpu"]:
+        generation = replace(generation, delay_ms=RTX_4090_DELAY_MS)
     # Such clients leave sampling to the model's generation_config; completion benchmarks are greedy.
     samples = "chat" in note or "aiperf" in note or "gpustack" in row.get("source", "")
     return replace(generation, sorts_logits=samples and version >= (0, 8) and _asks_for_top_p(row["model"]))
@@ -106,8 +88,6 @@ _GENERATIONS: tuple[tuple[tuple[int, int], Overheads], ...] = (
 )
 _CHAT_REQUEST_MS, _CHAT_DELAY_MS = 14.0, 32.0
 """Chat endpoint: template, tokens and messages of one request; and what passes beside others. From gpustack's runs."""
-_MARKET_DELAY_MS = 80.0
-"""What passes beside others on the way to IOG's RTX 4090 hosts and back, at light loads too; H100 hosts show none."""
 _CONFIGURATOR_TOKENS = 256
 """What engines that a configurator sized take in a step beside one prompt; from their published TTFTs, which do not
 grow with the length of the answers and hardly with the concurrency."""
@@ -213,38 +193,38 @@ def workload_of(row: Row, folder: Path | None = None) -> Workload:
             row, workload, trace.prompt_tokens.astype(np.int64), trace.output_tokens.astype(np.int64)
         )
         return replace(workload, arrival_s=trace.arrived_s - trace.arrived_s[0])
-    concurrency = number(row, "max_concurrency")
-    rate = row.get("request_rate", "inf").strip().lower()
-    count = int(number(row, "num_prompts") or (min(10 * concurrency, _MOST_STATED_PROMPTS) if concurrency else 200))
-    arrivals: dict[str, Any]
-    if rate == "single":
-        arrivals, count = {"kind": "closed_loop", "concurrency": 1}, min(count, 4)
-    elif rate in _UNSTATED:
-        if concurrency and concurrency < count:
-            arrivals = {"kind": "closed_loop", "concurrency": int(concurrency)}
-            count = min(count, max(_MOST_PROMPTS, int(4 * concurrency)))
-        else:
-            arrivals = {"kind": "all_at_once"}
-    else:
-        arrivals = {"kind": "poisson", "rate": _rate(rate)}
+    arrivals, count = _arrivals_of(row)
     prompts, outputs = (published_lengths(row, side, count) for side in ("input", "output"))
     if prompts is None or outputs is None:
         raise NotBuildable(f"{'output_len' if prompts is not None else 'input_len'} is not published")
     workload = _with_lengths(row, _requests(row, arrivals, count), prompts, outputs)
     if arrivals["kind"] == "poisson":
-        workload = replace(workload, arrival_s=published_arrivals(row, workload.arrival_s, arrivals["rate"]))
+        workload = replace(workload, arrival_s=_as_sent(row, workload.arrival_s, arrivals["rate"]))
     return workload
 
 
-def _rate(text: str) -> float:
-    """Requests per second. Raises `NotBuildable`."""
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not _SLOWEST <= rate <= _FASTEST:
-        raise NotBuildable(f"request_rate: must be a rate from {_SLOWEST:g} to {_FASTEST:g} per s (got {text!r})")
-    return rate
+def _arrivals_of(row: Row) -> tuple[dict[str, Any], int]:
+    """Arrivals as a scenario states them, and how many."""
+    concurrency = number(row, "max_concurrency")
+    rate = row.get("request_rate", "inf").strip().lower()
+    count = int(number(row, "num_prompts") or (min(10 * concurrency, MOST_STATED_PROMPTS) if concurrency else 200))
+    if rate == "single":
+        return {"kind": "closed_loop", "concurrency": 1}, min(count, 4)
+    if rate not in UNSTATED:
+        return {"kind": "poisson", "rate": stated_rate(rate)}, count
+    if concurrency and concurrency < count:
+        count = min(count, max(_MOST_PROMPTS, int(4 * concurrency)))
+        return {"kind": "closed_loop", "concurrency": int(concurrency)}, count
+    return {"kind": "all_at_once"}, count
+
+
+def _as_sent(row: Row, arrival_s: FloatArray, rate: float) -> FloatArray:
+    """[count] seconds, from Poisson arrivals of about that rate (requests per second): vLLM's client scales its gaps so
+    that the last request leaves when the rate says."""
+    count = len(arrival_s)
+    if is_iog(row):
+        return iog_arrivals(count, rate)
+    return arrival_s * (count / rate / arrival_s[-1]) if arrival_s[-1] > 0 else arrival_s
 
 
 def _trace_of(row: Row, folder: Path | None) -> Trace | None:
@@ -276,21 +256,3 @@ def _with_lengths(row: Row, workload: Workload, prompts: IntArray, outputs: IntA
     if num_distinct is not None:
         source = RepeatedPrompts(source=source, num_distinct=num_distinct)
     return replace(workload, num_prompt_tokens=prompts, max_output_tokens=outputs, prompts=source)
-
-
-def version_of(row: Row) -> tuple[int, int]:
-    """(major, minor); unknown versions count as current."""
-    text = row.get("engine_version", "") or ""
-    match = re.search(r"v?(\d+)\.(\d+)", text)
-    if match is None:
-        return (0, 6) if text.startswith("2024") else (0, 11)
-    return (int(match[1]), int(match[2])) if int(match[1]) < 100 else (0, 11)
-
-
-def number(row: Row, name: str) -> float | None:
-    """A column's value; None where it is empty or no number."""
-    try:
-        value = float(row.get(name) or "")
-    except ValueError:
-        return None
-    return value if np.isfinite(value) else None

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from workbench.scenario import ScenarioError
+from workbench.services.evaluate_cells import check_stated
 from workbench.services.evaluate_e2e import evaluate_e2e, predict_row
+from workbench.services.evaluate_iog import was_served_before
 from workbench.services.evaluate_lengths import published_lengths
 from workbench.services.evaluate_ops import evaluate_ops
-from workbench.services.evaluate_prompts import was_served_before
-from workbench.services.evaluate_row import check_stated, device_of, target_of, workload_of
+from workbench.services.evaluate_row import device_of, target_of, workload_of
 from workbench.services.evaluate_trace import evaluate_trace
 
 
