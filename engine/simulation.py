@@ -16,10 +16,12 @@ from engine.config import GIB, MIB, EngineConfig
 from engine.engine_core import EngineCore
 from engine.errors import ConfigError
 from engine.executor.cost_model.calibrated import AdjustedCost, Adjustment
+from engine.executor.cost_model.deployment import Overheads, Precision
 from engine.executor.cost_model.end_to_end import Factors, factors_for
 from engine.executor.cost_model.operators import OperatorProfile
 from engine.executor.cost_model.profiles import profile_for
-from engine.executor.cost_model.step import Overheads, Precision, StepCostModel
+from engine.executor.cost_model.rank_operators import RankOperators
+from engine.executor.cost_model.step import StepCostModel
 from engine.executor.cost_model.step_shape import StepCost
 from engine.executor.simulated import SIMULATED_TOKEN, SimulatedExecutor
 from engine.memory_model import find_step_limit, plan_memory
@@ -163,17 +165,7 @@ def build_simulation(
     """
     spec = spec or find_simulated_spec(config.model.model)
     resolved = resolve_simulated(config, device, spec)
-    cost = cost or StepCostModel(
-        spec=spec,
-        gpu=device.gpu,
-        profile=operators or profile_for(device.gpu),
-        tensor_parallel_size=device.tensor_parallel_size,
-        precision=device.precision,
-        overheads=replace(device.overheads, is_async=config.scheduler.async_scheduling),
-        factors=device.factors or factors_for(device.gpu, device.precision.weights, device.precision.kv),
-        enforce_eager=config.device.enforce_eager,
-        block_size=config.cache.block_size,
-    )
+    cost = cost or _cost(config, device, spec, operators)
     clock = clock or VirtualClock()
     step_cost: StepCost = cost if adjustment is None else AdjustedCost(cost, adjustment)
     executor = _executor(step_cost, clock, resolved, device)
@@ -182,6 +174,22 @@ def build_simulation(
         scheduler.foresee_decodes(SIMULATED_TOKEN)
     core = EngineCore(scheduler, executor, clock)
     return Simulation(core=core, clock=clock, resolved=resolved, cost=cost)
+
+
+def _cost(
+    config: EngineConfig, device: SimulatedDevice, spec: ModelSpec, operators: OperatorProfile | None
+) -> StepCostModel:
+    rank = RankOperators(
+        spec=spec,
+        gpu=device.gpu,
+        profile=operators or profile_for(device.gpu),
+        tensor_parallel_size=device.tensor_parallel_size,
+        precision=device.precision,
+        overheads=replace(device.overheads, is_async=config.scheduler.async_scheduling),
+        factors=device.factors or factors_for(device.gpu, device.precision.weights, device.precision.kv),
+        enforce_eager=config.device.enforce_eager,
+    )
+    return StepCostModel(rank, block_size=config.cache.block_size)
 
 
 def _executor(

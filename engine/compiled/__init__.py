@@ -34,6 +34,8 @@ MODULES = (
     "engine.core.scheduler",
     "engine.core.steady",
     "engine.engine_core",
+    "engine.executor.cost_model.deployment",
+    "engine.executor.cost_model.rank_operators",
     "engine.executor.cost_model.step",
     "engine.executor.cost_model.step_shape",
     "engine.executor.simulated",

@@ -12,7 +12,8 @@ import pytest
 from engine.config import EngineConfig
 from engine.engine_core import EngineCore
 from engine.errors import ConfigError, MemoryBudgetError, OutOfMemory
-from engine.executor.cost_model.step import Precision, StepCostModel
+from engine.executor.cost_model.deployment import Precision
+from engine.executor.cost_model.step import StepCostModel
 from engine.request import Request
 from engine.sampling_params import SamplingParams
 from engine.simulation import (

@@ -210,7 +210,7 @@ class SimulatedTarget:
         return {
             **engine_facts(simulation.resolved),
             **self.device_facts,
-            "profile": catalogue_facts(simulation.cost.profile) if calibration is None else calibration.facts(),
+            "profile": catalogue_facts(simulation.cost.rank.profile) if calibration is None else calibration.facts(),
         }
 
     def noted(self, record: RunRecord) -> RunRecord:

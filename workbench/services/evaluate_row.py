@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.executor.cost_model.step import Overheads
+from engine.executor.cost_model.deployment import Overheads
 from engine.simulation import SimulatedDevice, find_simulated_spec, with_gpu_defaults
 from workbench.loadgen.simulated import SimulatedTarget
 from workbench.scenario import Scenario

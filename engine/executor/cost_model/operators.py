@@ -88,7 +88,7 @@ class OperatorProfile:
     all_reduce: Tables
     """As measured; a profile that was read also has the points at the borders between regimes."""
     overheads: Mapping[str, float] = field(default_factory=dict)
-    """CPU and step overheads, by name; see `step`."""
+    """CPU and step overheads, by name; see `deployment.Overheads`."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def model(self, kind: str, dtype: str) -> OperatorModel:

@@ -15,17 +15,19 @@ from engine.executor.cost_model.collectives import (
     step_all_reduce_s,
     with_borders,
 )
+from engine.executor.cost_model.deployment import Overheads, Precision
 from engine.executor.cost_model.end_to_end import Factors, factors_for
 from engine.executor.cost_model.operators import load_profile, profile_from_dict, profile_to_dict
 from engine.executor.cost_model.profiles import profile_for
-from engine.executor.cost_model.step import Overheads, Precision, StepCostModel
+from engine.executor.cost_model.rank_operators import RankOperators
+from engine.executor.cost_model.step import StepCostModel
 from engine.executor.cost_model.step_shape import StepShape
 
 
 def make_model(gpu: str = "a100-80g-sxm", model: str = "Llama-3.1-8B", **options: object) -> StepCostModel:
     spec, found = find_catalog_model(model), find_gpu(gpu)
     assert spec is not None
-    return StepCostModel(spec=spec, gpu=found, profile=profile_for(found), **options)  # type: ignore[arg-type]
+    return StepCostModel(RankOperators(spec=spec, gpu=found, profile=profile_for(found), **options))  # type: ignore[arg-type]
 
 
 def decode_s(cost: StepCostModel, batch: int, length: int) -> float:
@@ -154,7 +156,7 @@ def test_factors_scale_the_part_that_they_name() -> None:
     alone = StepShape(8, 8000.0, 1000.0, (), 8)
     beside = StepShape(8, 8000.0, 1000.0, ((512, 0),), 9)
     assert slower.step_s(alone) == plain.step_s(alone)
-    attention_s = plain.spec.num_layers * plain._decode_attention_s(8, 8000.0, 1000.0)
+    attention_s = plain.rank.spec.num_layers * plain._decode_attention_s(8, 8000.0, 1000.0)
     assert slower.step_s(beside) - plain.step_s(beside) == pytest.approx(attention_s)
 
 
