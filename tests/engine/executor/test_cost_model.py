@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from engine.catalog import find_catalog_model, find_gpu, list_gpus
+from engine.catalog import GpuSpec, find_catalog_model, find_gpu, list_gpus
 from engine.executor.cost_model.collectives import (
     CUSTOM_GRAPH,
     HOST_LATENCY_S,
@@ -165,6 +165,18 @@ def test_slower_tensor_units_show_only_where_they_are_waited_for() -> None:
     assert decode_s(slower, 1, 100) == pytest.approx(decode_s(plain, 1, 100), rel=0.05)
     prompt = StepShape(0, 0.0, 0.0, ((8192, 0),), 1)
     assert slower.step_s(prompt) / plain.step_s(prompt) == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize("gpu", list_gpus(), ids=lambda gpu: gpu.id)
+@pytest.mark.parametrize("weights", ["bfloat16", "fp8", "int4"])
+def test_experts_take_at_least_the_reading_of_their_weights(gpu: GpuSpec, weights: str) -> None:
+    """Qwen3-30B-A3B: 128 experts of three matrices, 2,048 x 768, of which 4,096 tokens leave none out."""
+    for num_ranks in (1, 8):
+        cost = make_model(gpu.id, "Qwen3-30B-A3B", tensor_parallel_size=num_ranks, precision=Precision(weights=weights))
+        weight_bytes = 128 * 3 * 2048 * 768 / num_ranks * cost.rank.precision.weight_bytes
+        seconds = [cost._layer_s(tokens) for tokens in (1, 64, 4096)]
+        assert seconds == sorted(seconds)
+        assert seconds[2] > weight_bytes / gpu.bandwidth
 
 
 def test_less_overlap_shows_where_reading_and_computing_take_alike() -> None:
