@@ -164,7 +164,7 @@ class Run:
         """Hand a row's request to the core."""
         self.seen.issue(row, arrival_s, sent_s)
         try:
-            self.hand_over(row, self._request(row, self.start_s + arrival_s))
+            self.hand_over(row, self.request(row, arrival_s, int(self.workload.max_output_tokens[row])))
         except RequestRefused as refusal:
             self.seen.end(row, Outcome.REJECTED, str(refusal))
             self.pacing.ended(self.now_s(), row)
@@ -180,13 +180,13 @@ class Run:
         self.rows[request.request_id] = row
         self.unscheduled[row] = request
 
-    def _request(self, row: int, arrival_time_s: float) -> Request:
-        sampling = SamplingParams(max_tokens=int(self.workload.max_output_tokens[row]), ignore_eos=True)
+    def request(self, row: int, arrival_s: float, max_tokens: int) -> Request:
+        """A row's request as the core takes it."""
         return Request(
             self.workload.request_ids[row],
             self.workload.prompt_token_ids(row),
-            sampling,
-            arrival_time_s=arrival_time_s,
+            SamplingParams(max_tokens=max_tokens, ignore_eos=True),
+            arrival_time_s=self.start_s + arrival_s,
             priority=int(self.workload.priority[row]),
         )
 

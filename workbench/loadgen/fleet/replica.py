@@ -9,8 +9,6 @@ from typing import Literal, NamedTuple
 from engine.core.received_kv import ReceivedKv
 from engine.executor.simulated import SIMULATED_TOKEN
 from engine.outputs import RequestOutput
-from engine.request import Request
-from engine.sampling_params import SamplingParams
 from engine.simulation import Simulation
 from workbench.loadgen.driver import Run
 from workbench.loadgen.fleet.times import EngineTimes
@@ -122,14 +120,7 @@ class Replica:
         if not self.is_busy:
             self.run.clock.sleep_until(self.run.start_s + now_s)
             self.run.awake_s = max(self.run.awake_s, now_s)
-        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-        request = Request(
-            self._workload.request_ids[row],
-            self._workload.prompt_token_ids(row),
-            sampling,
-            arrival_time_s=self.run.start_s + arrival_s,
-            priority=int(self._workload.priority[row]),
-        )
+        request = self.run.request(row, arrival_s, max_tokens)
         request.all_token_ids.extend([SIMULATED_TOKEN] * num_tokens)
         request.num_tokens += num_tokens
         if not self.run.unscheduled:
