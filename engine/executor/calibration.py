@@ -121,24 +121,8 @@ def fit_operator(
     kind: str, dtype: str, columns: Mapping[str, Array], seconds: Array, gpu: GpuSpec, source: str
 ) -> OperatorModel:
     """Formula parameters by robust least squares on the logarithm, then the correction with cross-validated scales."""
-    num = len(seconds)
-    folds = _folds(kind, columns)
-    trials = [(scales, noise) for scales in _SCALES[kind] for noise in _NOISES]
-    errors = {trial: np.empty(num) for trial in trials}
-    for fold in range(_NUM_FOLDS):
-        inside, outside = folds != fold, folds == fold
-        if not outside.any():
-            continue
-        train = {name: values[inside] for name, values in columns.items()}
-        test = {name: values[outside] for name, values in columns.items()}
-        p = _fit_parameters(kind, dtype, train, seconds[inside], gpu)
-        residual = np.log(seconds[inside] / _formula(kind, dtype, p, train, gpu))
-        base = _formula(kind, dtype, p, test, gpu)
-        for scales, noise in trials:
-            correction = fit_correction(features_of(kind, train), residual, scales, noise)
-            predicted = base * correction.factor(features_of(kind, test))
-            errors[scales, noise][outside] = np.abs(predicted / seconds[outside] - 1.0)
-    best = min(trials, key=lambda trial: 2.5 * np.median(errors[trial]) + np.quantile(errors[trial], 0.9))
+    errors = _left_out_errors(kind, dtype, columns, seconds, gpu)
+    best = min(errors, key=lambda trial: 2.5 * np.median(errors[trial]) + np.quantile(errors[trial], 0.9))
     p = _fit_parameters(kind, dtype, columns, seconds, gpu)
     residual = np.log(seconds / _formula(kind, dtype, p, columns, gpu))
     return OperatorModel(
@@ -149,10 +133,32 @@ def fit_operator(
         error=FitError(
             median=round(float(np.median(errors[best])), 4),
             p90=round(float(np.quantile(errors[best], 0.9)), 4),
-            num_rows=num,
+            num_rows=len(seconds),
         ),
         source=source,
     )
+
+
+def _left_out_errors(
+    kind: str, dtype: str, columns: Mapping[str, Array], seconds: Array, gpu: GpuSpec
+) -> dict[tuple[tuple[float, ...], float], Array]:
+    """(scales, noise) of a correction -> [num_rows] absolute relative errors under fits to the other shapes."""
+    folds = _folds(kind, columns)
+    errors = {trial: np.empty(len(seconds)) for trial in product(_SCALES[kind], _NOISES)}
+    for fold in range(_NUM_FOLDS):
+        inside, outside = folds != fold, folds == fold
+        if not outside.any():
+            continue
+        train = {name: values[inside] for name, values in columns.items()}
+        test = {name: values[outside] for name, values in columns.items()}
+        p = _fit_parameters(kind, dtype, train, seconds[inside], gpu)
+        residual = np.log(seconds[inside] / _formula(kind, dtype, p, train, gpu))
+        base = _formula(kind, dtype, p, test, gpu)
+        for (scales, noise), error in errors.items():
+            correction = fit_correction(features_of(kind, train), residual, scales, noise)
+            predicted = base * correction.factor(features_of(kind, test))
+            error[outside] = np.abs(predicted / seconds[outside] - 1.0)
+    return errors
 
 
 def _formula(kind: str, dtype: str, p: Mapping[str, float], columns: Mapping[str, Array], gpu: GpuSpec) -> Array:
@@ -232,18 +238,22 @@ def fit_profile(tables: Path, gpu_key: str) -> OperatorProfile:
             models[f"{kind}/{dtype}"] = fit_operator(kind, dtype, columns_of(kind, group), seconds, gpu, source)
     if gpu is None:
         raise ValueError(f"no tables for {gpu_key} in {tables}")
-    reduce: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    collectives = tables / f"comm_{gpu_key}.csv"
-    for row in _read(collectives) if collectives.is_file() else []:
-        if row["op"] == "all_reduce":
-            pair = (float(row["message_bytes"]), float(row["time_us"]) * 1e-6)
-            reduce[f"{row['kernel']}/{row['num_gpus']}"].append(pair)
     return OperatorProfile(
         gpu_id=gpu.id,
         models=models,
-        all_reduce={key: sorted(pairs) for key, pairs in reduce.items()},
+        all_reduce=_all_reduce_tables(tables / f"comm_{gpu_key}.csv"),
         provenance={"tables": f"*_{gpu_key}.csv", "fitted_by": "python -m engine.executor.calibration"},
     )
+
+
+def _all_reduce_tables(path: Path) -> dict[str, list[tuple[float, float]]]:
+    """`KERNEL/NUM_GPUS` -> (message bytes, seconds), ascending; empty where there is no such file."""
+    tables: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in _read(path) if path.is_file() else []:
+        if row["op"] == "all_reduce":
+            pair = (float(row["message_bytes"]), float(row["time_us"]) * 1e-6)
+            tables[f"{row['kernel']}/{row['num_gpus']}"].append(pair)
+    return {key: sorted(pairs) for key, pairs in tables.items()}
 
 
 def _read(path: Path) -> list[Row]:

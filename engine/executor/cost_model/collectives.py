@@ -43,7 +43,7 @@ def all_reduce_s(tables: Tables, kernel: str, num_gpus: int, message_bytes: floa
     if not table or len(table) < 2:
         return None
     if message_bytes > table[-1][0]:
-        return _extended(table[-1], table[-2], message_bytes)
+        return _extended(table, message_bytes)
     sizes, times = zip(*table, strict=True)
     return float(np.interp(message_bytes, sizes, times))
 
@@ -80,13 +80,12 @@ def _with_borders(table: Table, key: str, tables: Tables, arch: str) -> Table:
         points = [point for point in table if low <= point[0] < high]
         if not points:
             continue
-        before, after = [], []
         if 0.0 < low < points[0][0]:
             nccl = _nccl_s(tables, num_gpus, low, points[0]) if high == math.inf else None
-            before = [(low, _extended(points[0], points[min(1, len(points) - 1)], low) if nccl is None else nccl)]
+            out.append((low, _extended(points, low) if nccl is None else nccl))
+        out += points
         if points[-1][0] < high - 1.0 < math.inf:
-            after = [(high - 1.0, _extended(points[-1], points[max(-2, -len(points))], high - 1.0))]
-        out += [*before, *points, *after]
+            out.append((high - 1.0, _extended(points, high - 1.0)))
     return out
 
 
@@ -96,10 +95,12 @@ def _nccl_s(tables: Tables, num_gpus: str, size: float, near: tuple[float, float
     return None if there is None or here is None else here * near[1] / there
 
 
-def _extended(end: tuple[float, float], inner: tuple[float, float], size: float) -> float:
-    """The line through two points at `size` beyond `end`; no faster than proportional, and never falling."""
-    slope = 0.0 if inner == end else (end[1] - inner[1]) / (end[0] - inner[0])
-    return end[1] + min(max(slope, 0.0), end[1] / end[0]) * (size - end[0])
+def _extended(points: Table, size: float) -> float:
+    """At a size beyond all points: the line through the nearest two, no faster than proportional and never falling."""
+    nearest = sorted(points, key=lambda point: abs(point[0] - size))[:2]
+    (end_size, end_s), (inner_size, inner_s) = nearest[0], nearest[-1]
+    slope = 0.0 if inner_size == end_size else (end_s - inner_s) / (end_size - inner_size)
+    return end_s + min(max(slope, 0.0), end_s / end_size) * (size - end_size)
 
 
 HOST_LATENCY_S = 30e-6

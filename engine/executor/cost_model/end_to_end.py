@@ -62,10 +62,8 @@ def factors_for(gpu: GpuSpec, weights: str, kv: str) -> Factors:
     published run speaks for it. What comes from power and links holds for fp8 as for bfloat16."""
     family, table = family_of(gpu), _table()
     known = table.get((family, "bfloat16"), Factors())
-    linear = known
-    if weights == "fp8":
-        alike = replace(known, few_tokens=1.0, many_tokens=1.0)
-        linear = table.get((family, "fp8"), alike)
+    alike = replace(known, few_tokens=1.0, many_tokens=1.0)
+    linear = table.get((family, "fp8"), alike) if weights == "fp8" else known
     attention = table.get((family, "fp8"), Factors()) if kv.startswith("fp8") else known
     return replace(linear, decode_attention=attention.decode_attention, mixed_attention=attention.mixed_attention)
 
