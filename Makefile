@@ -22,7 +22,7 @@ help:
 	@echo "make test-all   the long tests too"
 	@echo "make check      lint, types and layering only"
 	@echo "make gpu        what needs a GPU: kernels against the reference, throughput (uses your own torch)"
-	@echo "make setup      only make the environment in .venv"
+	@echo "make setup      only make the environment in .venv and compile the control plane"
 
 setup: $(STAMP)
 	@$(BIN)/python -m engine.compiled || true

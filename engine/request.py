@@ -40,7 +40,7 @@ TokenIds: TypeAlias = "Sequence[int] | npt.NDArray[np.int32] | array[int]"
 
 
 def token_array(token_ids: TokenIds) -> array[int]:
-    """Token ids as 4 bytes each, in memory of their own. Raises `OverflowError` for what is not a 32-bit integer."""
+    """Token ids as 4 bytes each, in memory of their own. Raises `OverflowError` for more than 32 bits."""
     if isinstance(token_ids, np.ndarray):
         return array("i", token_ids.tobytes() if token_ids.dtype == np.int32 else token_ids.tolist())
     return array("i", token_ids)

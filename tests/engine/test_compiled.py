@@ -72,7 +72,7 @@ def test_recorded_decisions_are_equal_in_python() -> None:
         capture_output=True, text=True, timeout=170, env=os.environ | {"WORKBENCH_PURE_PYTHON": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
-    assert "86 passed" in done.stdout
+    assert "skipped" not in done.stdout
 
 
 @pytest.fixture
