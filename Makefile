@@ -66,4 +66,4 @@ bench: setup
 	$(BIN)/python benchmarks/bench_scheduler_step.py
 
 clean:
-	rm -rf $(VENV) build engine/compiled/build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build engine/compiled/build engine/compiled/.build-* *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,21 +1,22 @@
 """Fit `engine/catalog/end_to_end.csv` to published runs: `python benchmarks/fit_end_to_end.py FILE.csv FAMILY WEIGHTS`.
 
 Least squares on the logarithms of TPOT, output throughput and (less) TTFT over all rows of one family of GPUs and one
-type of weights, robust against outliers and shrunk towards 1. Prints the table's line and, by deployment, the errors of
-a fit to the other deployments. Takes minutes.
+type of weights, robust against outliers and shrunk towards 1. Prints the table's line (but its source) and, by
+deployment, the errors of a fit to the other deployments. Takes minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.executor.cost_model.end_to_end import Factors, factors_for, family_of
+from engine.simulation import SimulatedDevice
 from workbench.services.evaluate_cells import NotBuildable, number
 from workbench.services.evaluate_e2e import predict_row, read_rows
 from workbench.services.evaluate_row import device_of
@@ -32,13 +33,17 @@ NOISE = 0.08
 FOLDS = 3
 
 
+def factors_of(device: SimulatedDevice, logs: Array) -> Factors:
+    """The fitted factors beside `overlap`, which is chosen."""
+    overlap = factors_for(device.gpu, device.precision.weights, device.precision.kv).overlap
+    return Factors(overlap=overlap, **{name: float(np.exp(log)) for name, log in zip(SPREADS, logs, strict=True)})
+
+
 def errors_of(row: Row, logs: Array) -> dict[str, float]:
     """Of the figures that are fitted, predicted / published - 1."""
     device = device_of(row)
-    overlap = factors_for(device.gpu, device.precision.weights, device.precision.kv).overlap  # chosen, not fitted
-    factors = Factors(overlap=overlap, **{name: float(np.exp(log)) for name, log in zip(SPREADS, logs, strict=True)})
     try:
-        predicted = predict_row(row, replace(device, factors=factors))
+        predicted = predict_row(row, replace(device, factors=factors_of(device, logs)))
     except NotBuildable:
         return {}
     errors = {}
@@ -116,7 +121,11 @@ def main() -> None:
     rows = [row for row in read_rows(args.file) if row["engine"] == "vllm" and "SUSPECT" not in row["quality"]]
     rows = [row for row in rows if _key(row) == (args.family, args.weights)]
     names = sorted({deployment(row) for row in rows})
-    print(",".join([args.family, args.weights, *(f"{value:.3f}" for value in np.exp(fit(rows)))]))
+    if not rows:
+        parser.error(f"no row of {args.file} is of {args.family} with {args.weights}")
+    factors = factors_of(device_of(rows[0]), fit(rows))
+    values = [f"{getattr(factors, each.name):.3f}" for each in fields(Factors)]
+    print(",".join([args.family, args.weights, *values]))
     print(f"{len(rows)} rows, {len(names)} deployments; left out in {FOLDS} parts:")
     for part in (set(names[i::FOLDS]) for i in range(FOLDS)):
         x = fit([row for row in rows if deployment(row) not in part], num_steps=2)

@@ -53,7 +53,10 @@ def main() -> int:
                 BUILD.rename(Path(work) / "old")
             done.rename(BUILD)
     except (Exception, SystemExit) as error:
-        sys.stderr.write(f"note: not compiled ({error}); everything runs as Python, slower, with equal results\n")
+        sys.stderr.write(
+            f"note: not compiled ({error}); everything runs as Python, slower, with equal results. To compile, install "
+            "a C compiler and the extra `compiled`\n"
+        )
         return 1
     return 0
 
