@@ -1,8 +1,8 @@
-"""How fast the simulator is: `python benchmarks/bench_simulator.py [--requests FILE.csv] [--model M] [--gpu G]`.
+"""How fast the simulator is: `python benchmarks/bench_simulator.py [--requests FILE.csv | --load NAME]`.
 
 FILE.csv has the columns arrived_at (s), num_prefill_tokens, num_decode_tokens; which of its rows cannot be replayed is
-said on stderr. Without it 5,000 requests of 512 in and 256 out arrive at 11.3 per second. All per-request and per-step
-records are kept, prefix caching is on. Prints wall seconds, simulated seconds and steps; the time of three million
+said on stderr. Without it the load `steady`, or another of `LOADS`, arrives. All per-request and per-step records are
+kept, prefix caching is on. Prints wall seconds, simulated seconds and steps; the time of three million
 dictionary updates, of 1,024 keys and of as many keys as updates, tells how fast the machine is.
 
 `--vidur-python PYTHON`, an interpreter with vidur 0.0.26 installed, times Vidur on the same requests, in turns, and
@@ -35,19 +35,31 @@ PROBE = Path(__file__).with_name("vidur_probe.py")
 TURNS = 3
 
 
-def make_scenario(model: str, requests: Path | None) -> Scenario:
+def tokens(mean: int, sigma: float = 0.0) -> dict[str, Any]:
+    if not sigma:
+        return {"kind": "constant", "value": mean}
+    return {"kind": "lognormal", "mean": mean, "sigma": sigma, "max": 8 * mean}
+
+
+LOADS: dict[str, tuple[int, float, dict[str, Any], dict[str, Any]]] = {
+    "steady": (5000, 11.3, tokens(512), tokens(256)),
+    "chat": (3000, 6.4, tokens(320, sigma=0.9), tokens(250, sigma=0.8)),
+    "prompts": (2000, 8.0, tokens(1024), tokens(128)),
+    "million": (1_000_000, 80.0, tokens(128), tokens(32)),
+}
+"""Name -> number of requests, arrivals per second, tokens in and out."""
+
+
+def make_scenario(model: str, requests: Path | None, load: str) -> Scenario:
     workload: dict[str, Any]
     if requests is not None:
         workload = {"arrivals": {"kind": "trace", "path": str(requests)}}
     else:
-        lengths = {
-            "input_tokens": {"kind": "constant", "value": 512},
-            "output_tokens": {"kind": "constant", "value": 256},
-        }
+        count, rate, prompt, answer = LOADS[load]
         workload = {
-            "num_requests": 5000,
-            "arrivals": {"kind": "poisson", "rate": 11.3},
-            "classes": [{"name": "all", **lengths}],
+            "num_requests": count,
+            "arrivals": {"kind": "poisson", "rate": rate},
+            "classes": [{"name": "all", "input_tokens": prompt, "output_tokens": answer}],
         }
     return Scenario.model_validate({"name": "simulator", "model": model, "workload": workload})
 
@@ -112,13 +124,14 @@ def describe(result: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--requests", type=Path)
+    parser.add_argument("--load", choices=LOADS, default="steady")
     parser.add_argument("--model", default="meta-llama/Meta-Llama-3-8B")
     parser.add_argument("--gpu", default="a100-80g-sxm")
     parser.add_argument("--vidur-python", metavar="PYTHON", help="interpreter with vidur 0.0.26 installed")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     try:
-        scenario = make_scenario(args.model, args.requests)
+        scenario = make_scenario(args.model, args.requests, args.load)
         device = SimulatedDevice.of(args.gpu)
         config = EngineConfig.from_dict(with_gpu_defaults({"model": args.model}, device.gpu))
         target = SimulatedTarget(config, device)
