@@ -209,10 +209,10 @@ def mark_pareto(rows: list[dict[str, Any]]) -> None:
 def _routings(target: SimulatedTarget, replicas: int, workload: Workload) -> Sequence[Variation]:
     if replicas < 2:
         return ()
-    found = [Variation(name=f"as planned ({target.routing})", target={"replicas": replicas})]
+    found = [Variation(name=f"{replicas} replicas, {target.routing}", target={"replicas": replicas})]
     for name in ("round_robin", "least_loaded", "prefix_hash"):
         if name != target.routing:
-            found.append(Variation(name=f"routing {name}", target={"replicas": replicas, "routing": name}))
+            found.append(Variation(name=f"{replicas} replicas, {name}", target={"replicas": replicas, "routing": name}))
     lengths = sorted(workload.num_prompt_tokens.tolist())
     border = lengths[len(lengths) * _LONG_PERCENT // 100]
     pools = (
