@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Number
+from operator import index
 from typing import Any
 
 from engine.build import build_engine
@@ -138,13 +140,8 @@ class LLM:
         self.core.close()
 
     def _request(self, prompt: Prompt, sampling: SamplingParams) -> Request:
-        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         vocabulary = self.resolved.spec.vocab_size
-        wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
-        if wrong is not None:
-            raise ConfigError(
-                f"prompt: token ids must be from 0 to {vocabulary - 1}, the model's vocabulary (got {wrong})"
-            )
+        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt, vocabulary)
         self._num_requests += 1
         return Request(
             f"generate-{self._num_requests}",
@@ -184,10 +181,33 @@ class LLM:
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or many: a text is one, and so is a sequence of whole numbers."""
+    """One prompt or many: a text is one, and so is a sequence of numbers. Raises `ConfigError` for what is neither."""
     if isinstance(prompts, str):
         return [prompts]
-    many = list(prompts)
-    if many and all(isinstance(item, int) for item in many):
-        return [many]  # type: ignore[list-item]
-    return many  # type: ignore[return-value]
+    values: Any = _plain(prompts)
+    if isinstance(values, bytes | bytearray | Mapping) or not isinstance(values, Iterable):
+        raise ConfigError(f"prompts: must be texts or sequences of token ids (got {prompts!r:.40})")
+    many = list(values)
+    return [many] if many and all(isinstance(item, Number) for item in many) else many
+
+
+def _plain(values: Any) -> Any:
+    """Arrays and tensors as lists."""
+    return values.tolist() if hasattr(values, "tolist") else values
+
+
+def _token_ids(prompt: Sequence[int], vocabulary: int) -> list[int]:
+    """Raises `ConfigError` for what is no sequence of the vocabulary's token ids."""
+    rule = f"prompt: token ids must be whole numbers from 0 to {vocabulary - 1}, the model's vocabulary"
+    values = _plain(prompt)
+    if isinstance(values, bytes | bytearray | Mapping) or not isinstance(values, Iterable):
+        raise ConfigError(f"prompt: must be a text or a sequence of token ids (got {prompt!r:.40})")
+    tokens = []
+    for token in values:
+        try:
+            tokens.append(index(token))
+        except TypeError:
+            raise ConfigError(f"{rule} (got {token!r:.40})") from None
+        if not 0 <= tokens[-1] < vocabulary:
+            raise ConfigError(f"{rule} (got {tokens[-1]})")
+    return tokens

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -12,8 +11,7 @@ from engine.sampling_params import SamplingParams
 from engine.stats import AdmissionStop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduledRequest:
+class ScheduledRequest(NamedTuple):
     """What the executor must compute for one request in this step."""
 
     request_id: str
@@ -33,8 +31,7 @@ class ScheduledRequest:
     """Some of the scheduled tokens are prompt or replayed output, not just the one sampled last."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockCopy:
+class BlockCopy(NamedTuple):
     """Copy a block's contents before the forward pass: within the device, or to or from the host pool (swap)."""
 
     source: int

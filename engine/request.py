@@ -7,13 +7,15 @@ RUNNING -> PREEMPTED -> RUNNING; WAITING or PREEMPTED -> FINISHED_ABORTED.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import TypeAlias
+from operator import index
+from typing import Any, SupportsFloat, SupportsIndex, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from engine.errors import ConfigError
 from engine.sampling_params import SamplingParams
 
 
@@ -40,10 +42,59 @@ TokenIds: TypeAlias = "Sequence[int] | npt.NDArray[np.int32] | array[int]"
 
 
 def token_array(token_ids: TokenIds) -> array[int]:
-    """Token ids as 4 bytes each, in memory of their own. Raises `OverflowError` for more than 32 bits."""
+    """Token ids as 4 bytes each, in memory of their own. Raises `ConfigError` for what is no row of 32-bit integers."""
     if isinstance(token_ids, np.ndarray):
-        return array("i", token_ids.tobytes() if token_ids.dtype == np.int32 else token_ids.tolist())
-    return array("i", token_ids)
+        if token_ids.ndim != 1:
+            raise ConfigError(f"token ids: must be one row of whole numbers (got an array of shape {token_ids.shape})")
+        return token_array(token_ids.tolist()) if token_ids.dtype != np.int32 else array("i", token_ids.tobytes())
+    given: object = token_ids
+    if isinstance(given, (str, bytes, bytearray)):  # whose bytes would be taken for the numbers themselves
+        raise ConfigError(f"token ids: must be whole numbers (got {given!r:.40}). Encode a text first")
+    try:
+        return array("i", token_ids)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(_refusal(token_ids)) from None
+
+
+def _refusal(token_ids: object) -> str:
+    """What is wrong with these."""
+    if not isinstance(token_ids, Iterable):
+        return f"token ids: must be a sequence of whole numbers (got {token_ids!r})"
+    low, high = -(2**31), 2**31 - 1
+    wrong = [each for each in token_ids if not (isinstance(each, SupportsIndex) and low <= each.__index__() <= high)]
+    return f"token ids: must be whole numbers of 32 bits (got {wrong[0] if wrong else token_ids!r:.40})"
+
+
+_FIELDS = (
+    "admission_order",
+    "all_token_ids",
+    "arrival_order",
+    "arrival_time_s",
+    "block_hashes",
+    "block_ids",
+    "cache_salt",
+    "decode_until",
+    "eos_token_id",
+    "length_limit",
+    "max_tokens",
+    "num_cached_tokens",
+    "num_computed_tokens",
+    "num_output_placeholders",
+    "num_preemptions",
+    "num_prompt_tokens",
+    "num_registered_blocks",
+    "num_stale_outputs",
+    "num_tokens",
+    "priority",
+    "request_id",
+    "sampling",
+    "shares_tail",
+    "status",
+    "steady_from",
+    "steady_since",
+    "steady_until",
+    "stop_token_ids",
+)
 
 
 class Request:
@@ -53,36 +104,7 @@ class Request:
     position p lives in `block_ids[p // block_size]`; `block_hashes[i]` belongs to the i-th full block.
     """
 
-    __slots__ = (
-        "admission_order",
-        "all_token_ids",
-        "arrival_order",
-        "arrival_time_s",
-        "block_hashes",
-        "block_ids",
-        "cache_salt",
-        "decode_until",
-        "eos_token_id",
-        "length_limit",
-        "max_tokens",
-        "num_cached_tokens",
-        "num_computed_tokens",
-        "num_output_placeholders",
-        "num_preemptions",
-        "num_prompt_tokens",
-        "num_registered_blocks",
-        "num_stale_outputs",
-        "num_tokens",
-        "priority",
-        "request_id",
-        "sampling",
-        "shares_tail",
-        "status",
-        "steady_from",
-        "steady_since",
-        "steady_until",
-        "stop_token_ids",
-    )
+    __slots__ = _FIELDS
 
     def __init__(
         self,
@@ -90,16 +112,16 @@ class Request:
         prompt_token_ids: TokenIds,
         sampling: SamplingParams,
         *,
-        arrival_time_s: float = 0.0,
-        priority: int = 0,
+        arrival_time_s: SupportsFloat = 0.0,
+        priority: SupportsIndex = 0,
         eos_token_id: int | None = None,
         cache_salt: str = "",
     ) -> None:
         self.request_id = request_id
         self.sampling = sampling
-        self.arrival_time_s = arrival_time_s
+        self.arrival_time_s = float(arrival_time_s)
         self.arrival_order = 0  # set by the scheduler; breaks ties of arrival_time_s
-        self.priority = priority
+        self.priority: int = index(priority)
         self.cache_salt = cache_salt
         self.max_tokens = sampling.max_tokens
         self.length_limit = 0  # num_tokens at which it ends for length; set by the scheduler, which knows the model
@@ -129,6 +151,15 @@ class Request:
     @property
     def output_token_ids(self) -> list[int]:
         return self.all_token_ids[self.num_prompt_tokens :].tolist()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For copies and pickles: machine code has no other way to make one without its arguments."""
+        state = {name: getattr(self, name) for name in _FIELDS}
+        return Request, (self.request_id, (), self.sampling), state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
 
     def __repr__(self) -> str:
         return (

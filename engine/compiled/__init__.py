@@ -34,14 +34,12 @@ MODULES = (
     "engine.core.scheduler",
     "engine.core.steady",
     "engine.engine_core",
-    "engine.executor.cost_model.deployment",
     "engine.executor.cost_model.rank_operators",
     "engine.executor.cost_model.step",
     "engine.executor.cost_model.step_shape",
     "engine.executor.simulated",
     "engine.outputs",
     "engine.request",
-    "engine.stats",
     "engine.step_log",
 )
 """What a simulated step runs through. Calls between them are bound when they are built, so all or none."""

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -177,6 +178,49 @@ def test_llm_text_prompt_gives_text() -> None:
     generation = make_llm().generate("Hello", SamplingParams(max_tokens=4, ignore_eos=True))[0]
     assert len(generation.token_ids) == 4
     assert isinstance(generation.text, str)
+
+
+def test_llm_array_is_one_prompt_and_its_rows_are_several() -> None:
+    llm, params = make_llm(), SamplingParams(max_tokens=3)
+    one = [generation.token_ids for generation in llm.generate([1, 2, 3], params)]
+    for same in (np.array([1, 2, 3]), [np.int64(1), np.int64(2), np.int64(3)], torch.tensor([1, 2, 3])):
+        assert [generation.token_ids for generation in llm.generate(same, params)] == one  # type: ignore[arg-type]
+    two = llm.generate(np.array([[1, 2, 3], [4, 5, 6]]), SamplingParams(max_tokens=np.int64(3)))  # type: ignore[arg-type]
+    assert [two[0].token_ids, len(two)] == [one[0], 2]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "seen"),
+    [
+        ([[1, 2.5]], "2.5"), ([1.0, 2.0], "1.0"), ([["a"]], "'a'"), ([[None]], "None"), ([[-1]], "-1"), (5, "5"),
+        ([[2**40]], "1099511627776"), (np.array([1.5]), "1.5"), ([b"ab"], "b'ab'"), ([{1: 2}], "{1: 2}"),
+        ([[[1]]], r"\[1\]"),
+    ],
+)  # fmt: skip
+def test_llm_prompt_that_is_no_text_and_no_token_ids_names_the_value(prompts: Any, seen: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^prompts?: .*\(got {seen}\)"):
+        make_llm().generate(prompts)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("max_tokens", 3.0, "a whole number"), ("max_tokens", None, "a whole number"), ("n", "2", "a whole number"),
+        ("seed", 1.5, "a whole number"), ("top_k", float("nan"), "a whole number"), ("temperature", "1", "a number"),
+        ("top_p", None, "a number"), ("stop_token_ids", "ab", "a sequence of token ids"),
+        ("stop_token_ids", 5, "a sequence of token ids"), ("stop_token_ids", (1.5,), "a whole number"),
+    ],
+)  # fmt: skip
+def test_sampling_of_another_type_names_the_rule(name: str, value: Any, rule: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}: must be {rule}"):
+        SamplingParams(**{name: value})
+
+
+def test_sampling_takes_numpy_numbers_and_lists_for_its_own() -> None:
+    given: dict[str, Any] = {"max_tokens": np.int64(3), "temperature": 1, "stop_token_ids": [np.int32(4)], "n": True}
+    params = SamplingParams(**given)
+    assert params == SamplingParams(max_tokens=3, temperature=1.0, stop_token_ids=(4,))
+    assert [type(each) for each in (params.max_tokens, params.temperature, params.n)] == [int, float, int]
 
 
 def test_llm_request_over_the_pool_is_refused_with_the_arithmetic() -> None:
