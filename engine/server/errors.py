@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi.responses import JSONResponse
@@ -26,12 +26,24 @@ class ApiError(Exception):
 
 
 def from_validation(error: ValidationError) -> ApiError:
-    """The first thing that is wrong with a body, as a 400."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    if first["type"] == "json_invalid":
-        return ApiError(400, f"the body is not valid JSON ({first['msg']})", code="invalid_json")
-    where = [str(part) for part in first["loc"]]
-    param = where[0] if where else None
-    got = repr(first["input"])
+    """What is wrong with a body, as a 400: the first error, of those that lie deepest in the kinds a value may have."""
+    errors = error.errors(include_url=False, include_context=False)
+    worst = max(errors, key=lambda each: _depth(each["loc"]) if each["loc"][:1] == errors[0]["loc"][:1] else -1)
+    if worst["type"] == "json_invalid":
+        return ApiError(400, f"the body is not valid JSON ({worst['msg']})", code="invalid_json")
+    param = str(worst["loc"][0]) if worst["loc"] else None
+    got = repr(worst["input"])
     shown = got if len(got) <= 60 else f"{got[:57]}..."
-    return ApiError(400, f"{param or 'body'}: {first['msg'].lower()} (got {shown})", param=param)
+    rule = None if worst["type"] == "missing" else _RULES.get(param)
+    return ApiError(400, f"{param or 'body'}: {rule or worst['msg'].lower()} (got {shown})", param=param)
+
+
+_RULES: Mapping[str | None, str] = {
+    "prompt": "must be a text, a list of token ids (whole numbers from 0), or a list of texts and such lists"
+}
+"""Where a value may be of several kinds, what is expected by any of them says too little."""
+
+
+def _depth(location: Sequence[int | str]) -> int:
+    """In how many lists."""
+    return sum(isinstance(part, int) for part in location)
