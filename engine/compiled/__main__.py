@@ -10,10 +10,14 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 
-from engine.compiled import BUILD, MANIFEST, MODULES, ROOT, SUFFIX, digests, is_current, source_of
+from engine.compiled import BUILD, MANIFEST, MODULES, ROOT, SUFFIX, digest, digests, is_current, source_of
 
+_PREFIX = ".build-"
 _MYPY = ["--ignore-missing-imports", "--follow-imports=silent", "--python-version=3.11"]
 
 
@@ -37,28 +41,49 @@ def build(work: Path) -> Path:
     for file in (work / "lib").rglob(f"*{SUFFIX}"):
         name = ".".join(file.relative_to(work / "lib").parts)
         shutil.copy(file, done / name)
-    (done / MANIFEST).write_text(json.dumps({"suffix": SUFFIX, "sources": sources}, indent=1), encoding="utf-8")
+    manifest = {"suffix": SUFFIX, "sources": sources, "files": {file.name: digest(file) for file in done.iterdir()}}
+    (done / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     return done
 
 
 def main() -> int:
     if is_current():
         return 0
-    sys.stderr.write("compiling the control plane: half a minute, once until its sources change\n")
     try:
-        # Beside its place, so that it gets there by a rename; a process that has loaded the old one keeps it.
-        with tempfile.TemporaryDirectory(dir=BUILD.parent, prefix=".build-") as work:
-            done = build(Path(work))
-            if BUILD.exists():
-                BUILD.rename(Path(work) / "old")
-            done.rename(BUILD)
+        with _alone():
+            if not is_current():  # another process may have built meanwhile
+                _replace()
     except (Exception, SystemExit) as error:
+        reason = f"mypy exits with {error}" if isinstance(error, SystemExit) else error
         sys.stderr.write(
-            f"note: not compiled ({error}); everything runs as Python, slower, with equal results. To compile, install "
+            f"note: not compiled ({reason}); everything runs as Python, slower, with equal results. To compile, install "
             "a C compiler and the extra `compiled`\n"
         )
         return 1
     return 0
+
+
+def _replace() -> None:
+    sys.stderr.write("compiling the control plane: half a minute, once until its sources change\n")
+    for left in BUILD.parent.glob(f"{_PREFIX}*"):  # by a build that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    # Beside its place, so that it gets there by a rename; a process that has loaded the old one keeps it.
+    with tempfile.TemporaryDirectory(dir=BUILD.parent, prefix=_PREFIX) as work:
+        done = build(Path(work))
+        if BUILD.exists():
+            BUILD.rename(Path(work) / "old")
+        done.rename(BUILD)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One build at a time; the system ends the claim with the process, however that ends."""
+    folder = os.open(BUILD.parent, os.O_RDONLY)
+    try:
+        flock(folder, LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 if __name__ == "__main__":

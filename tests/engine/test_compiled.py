@@ -16,6 +16,7 @@ from engine import compiled
 from engine.compiled import __main__ as building
 
 HERE = Path(__file__).parent
+LIBRARY = f"code_of_all__mypyc{compiled.SUFFIX}"
 
 PROGRAM = """
 import json, random, sys
@@ -87,7 +88,9 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in (compiled, building):
         monkeypatch.setattr(module, "BUILD", tmp_path / "build")
     (tmp_path / "build").mkdir()
-    manifest = {"suffix": compiled.SUFFIX, "sources": compiled.digests()}
+    (tmp_path / "build" / LIBRARY).write_bytes(b"machine code")
+    files = {LIBRARY: compiled.digest(tmp_path / "build" / LIBRARY)}
+    manifest = {"suffix": compiled.SUFFIX, "sources": compiled.digests(), "files": files}
     (tmp_path / "build" / compiled.MANIFEST).write_text(json.dumps(manifest))
     return tmp_path
 
@@ -102,7 +105,42 @@ def test_build_of_an_edited_source_is_not_current(copy: Path) -> None:
     assert not compiled.is_current()
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"suffix": ".other.so", "sources": {}}', "\x00"])
+@pytest.mark.parametrize("content", [b"", b"machine", b"machine\x00code"])
+def test_build_with_a_damaged_file_is_not_current(copy: Path, content: bytes) -> None:
+    (copy / "build" / LIBRARY).write_bytes(content)
+    assert not compiled.is_current()
+
+
+def test_build_with_a_missing_file_is_not_current(copy: Path) -> None:
+    (copy / "build" / LIBRARY).unlink()
+    assert not compiled.is_current()
+
+
+def test_build_that_cannot_be_loaded_is_left_with_a_note(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("WORKBENCH_PURE_PYTHON", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [each for each in sys.meta_path if not isinstance(each, compiled._Finder)])
+    compiled.use()
+    assert not compiled.is_used()
+    note = capsys.readouterr().err
+    assert "cannot be loaded" in note
+    assert f"rm -r {copy / 'build'}; python -m engine.compiled" in note
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"suffix": ".other.so", "sources": {}}',
+        "\x00",
+        '{"suffix": "%s", "sources": null}',
+        "5",
+        "null",
+    ],
+)
 def test_build_with_another_manifest_is_not_current(copy: Path, content: str) -> None:
     (copy / "build" / compiled.MANIFEST).write_text(content)
     assert not compiled.is_current()
@@ -119,6 +157,27 @@ def test_build_that_fails_says_so_and_leaves_what_was_there(
     assert building.main() == 1
     assert "not compiled (command 'cc' failed" in capsys.readouterr().err
     assert [path.name for path in copy.iterdir() if path.name != "engine"] == ["build"]
+
+
+def test_build_removes_what_a_killed_one_left(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(work: Path) -> Path:
+        (work / "done").mkdir()
+        (work / "done" / "new").write_text("")
+        return work / "done"
+
+    (copy / "build" / compiled.MANIFEST).write_text("{}")
+    (copy / ".build-killed" / "c").mkdir(parents=True)
+    monkeypatch.setattr(building, "build", make)
+    assert building.main() == 0
+    assert sorted(path.name for path in copy.iterdir()) == ["build", "engine"]
+    assert [path.name for path in (copy / "build").iterdir()] == ["new"]
+
+
+def test_build_after_another_process_has_built_is_left(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([False, True])  # before the turn comes, and then
+    monkeypatch.setattr(building, "is_current", lambda: next(answers))
+    monkeypatch.setattr(building, "build", lambda work: pytest.fail("built again"))
+    assert building.main() == 0
 
 
 def test_current_build_is_not_made_again(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
