@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.catalog import find_gpu
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.executor.cost_model.deployment import Overheads
@@ -56,7 +57,8 @@ decodes at 1.6 TB/s, as on IOG's H100 PCIe, and takes prompts in at 385 TFLOP/s.
 
 def _gpu_of(row: Row) -> str:
     """The GPU that was measured."""
-    return "h100-80g-pcie" if row.get("source", "").endswith(_PCIE_PAGES) else row["gpu"]
+    is_mistaken = row.get("source", "").endswith(_PCIE_PAGES) and find_gpu(row["gpu"]).id == "h100-80g-sxm"
+    return "h100-80g-pcie" if is_mistaken else row["gpu"]
 
 
 _QUANTISATIONS = {"fp8": "fp8", "int8": "int8", "w8a8": "int8", "awq": "int4", "gptq4": "int4", "gptq": "int4",

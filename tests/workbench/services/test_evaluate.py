@@ -219,6 +219,7 @@ def test_row_of_a_series_that_the_cache_cannot_hold_is_served_anew(monkeypatch: 
 def test_row_that_names_another_form_of_its_gpu_is_simulated_as_measured() -> None:
     page = "github gpustack/gpustack@47277d79 docs/performance-lab/qwen3-32b/h100.md"
     assert device_of({**OLD, "gpu": "H100-SXM-80GB", "source": page}).gpu.id == "h100-80g-pcie"
+    assert device_of({**OLD, "gpu": "A100-SXM-80GB", "source": page}).gpu.id == "a100-80g-sxm"
     assert device_of({**OLD, "gpu": "H100-SXM-80GB", "source": "elsewhere"}).gpu.id == "h100-80g-sxm"
 
 
