@@ -56,8 +56,8 @@ def main() -> int:
     except (Exception, SystemExit) as error:
         reason = f"mypy exits with {error}" if isinstance(error, SystemExit) else error
         sys.stderr.write(
-            f"note: not compiled ({reason}); everything runs as Python, slower, with equal results. To compile, install "
-            "a C compiler and the extra `compiled`\n"
+            f"note: not compiled ({reason}); everything runs as Python, slower, with equal results. To compile, "
+            "install a C compiler and the extra `compiled`\n"
         )
         return 1
     return 0

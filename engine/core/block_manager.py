@@ -186,7 +186,7 @@ class BlockManager:
 
     def fork(self, parent: Request, child: Request, num_tokens: int) -> None:
         """Let `child` share the blocks of `parent`'s first `num_tokens` tokens; whoever writes first copies."""
-        shared = parent.block_ids[: self.num_blocks_for(num_tokens)]
+        shared = parent.block_ids[: -(-num_tokens // self.block_size)]  # nothing of what is only reserved
         self.pool.touch(shared)
         if num_tokens % self.block_size:
             in_last = min(parent.num_computed_tokens - (len(shared) - 1) * self.block_size, self.block_size)

@@ -45,6 +45,17 @@ def utilisation(steps: list[StepStats], block_size: int = 16) -> float:
     return sum(step.num_kv_tokens for step in steps) / held
 
 
+@pytest.mark.parametrize("prompt", [1, 16, 17, 30])
+@pytest.mark.parametrize("kv_policy", ["paged", "contiguous"])
+def test_parallel_samples_share_no_more_than_what_is_written(kv_policy: str, prompt: int) -> None:
+    core = make_core("virtual", kv_policy=kv_policy)
+    core.add_request(Request("a", list(range(prompt)), SamplingParams(max_tokens=20, ignore_eos=True, n=3)))
+    while core.has_unfinished():
+        core.step()
+        core.scheduler.check_integrity()
+    assert core.scheduler.blocks.num_kv_tokens == 0
+
+
 @pytest.mark.parametrize("clock", ["wall", "virtual"])
 def test_contiguous_reservation_wastes_most_of_the_pool_and_admits_several_times_fewer(clock: str) -> None:
     paged = serve_mixed_lengths(make_core(clock))
