@@ -64,8 +64,8 @@ def _predict_us(gpu_name: str, op: str, dtype: str, rows: Sequence[Mapping[str, 
         return nothing
     try:
         columns = columns_of(kind, rows)
-    except (TypeError, ValueError):
-        return nothing
+    except (TypeError, ValueError):  # by itself, such a row costs the others nothing
+        return nothing if len(rows) == 1 else [_predict_us(gpu_name, op, dtype, [row])[0] for row in rows]
     model = profile.model(kind, dtype if kind == "gemm" else "bfloat16")
     if dtype == "fp8" and gpu.fp8_flops is None:
         return nothing
@@ -76,10 +76,10 @@ def _predict_us(gpu_name: str, op: str, dtype: str, rows: Sequence[Mapping[str, 
 
 
 def _all_reduce_us(tables: Mapping[str, Sequence[tuple[float, float]]], row: Mapping[str, str]) -> float | None:
-    try:
-        seconds = all_reduce_s(tables, row["kernel"], int(float(row["num_gpus"])), float(row["message_bytes"]))
-    except (KeyError, ValueError):
+    num_gpus, size = _number(row.get("num_gpus")), _number(row.get("message_bytes"))
+    if num_gpus is None or size is None or num_gpus % 1:
         return None
+    seconds = all_reduce_s(tables, row.get("kernel") or "", int(num_gpus), size)
     return None if seconds is None else seconds * 1e6
 
 
