@@ -50,6 +50,34 @@ def test_ops_error_is_predicted_over_measured_and_unsupported_rows_are_null(tmp_
     assert first["m"] == "128"
 
 
+@pytest.mark.parametrize("name", ["m", "n", "k"])
+@pytest.mark.parametrize("odd", ["", "x", "0", "-1", "nan", "inf"])
+def test_ops_odd_row_is_left_out_alone(tmp_path: Path, name: str, odd: str) -> None:
+    rows = evaluate_ops(write(tmp_path / "t.csv", [GEMM, {**GEMM, name: odd}]))["rows"]
+    assert rows[1]["predicted_us"] is None
+    alone = evaluate_ops(write(tmp_path / "t.csv", [GEMM]))["rows"][0]["predicted_us"]
+    assert rows[0]["predicted_us"] == pytest.approx(alone, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "odd"),
+    [("num_gpus", each) for each in ("", "x", "1e999", "nan", "2.5", "0", "-2", "3", "16")]
+    + [("message_bytes", each) for each in ("", "x", "0", "-1", "nan", "inf")]
+    + [("kernel", "")],
+)
+def test_ops_odd_all_reduce_is_left_out(tmp_path: Path, name: str, odd: str) -> None:
+    row = {
+        "gpu": "H100-SXM-80GB",
+        "op": "all_reduce",
+        "kernel": "NCCL",
+        "num_gpus": 2,
+        "message_bytes": 1e6,
+        "time_us": 9,
+    }
+    rows = evaluate_ops(write(tmp_path / "t.csv", [row, {**row, name: odd}]))["rows"]
+    assert [each["predicted_us"] is None for each in rows] == [False, True]
+
+
 @pytest.mark.parametrize("content", ["", "a,b\n1,2\n", "\x00\x01"])
 def test_ops_of_something_else_is_refused_by_name(tmp_path: Path, content: str) -> None:
     path = tmp_path / "bad.csv"
