@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -88,6 +89,8 @@ _NOISES = (0.05, 0.1, 0.3)
 _SHAPE = {"gemm": ("n", "k"), "decode_attention": ("batch", "kv_len", "heads", "kv_heads", "head_dim"),
           "prefill_attention": ("batch", "new", "heads", "kv_heads", "head_dim")}  # fmt: skip
 _NUM_FOLDS = 6
+_LEAST_US = 1e-3
+"""Shorter than anything that a GPU does."""
 _OUTLIER = 0.1
 """Residuals beyond it (logarithm) count less, in the formula's fit and in the correction's."""
 _ROUNDS = 4
@@ -97,8 +100,8 @@ _ROUNDS = 4
 def columns_of(kind: str, rows: Sequence[Row]) -> dict[str, Array]:
     """Columns of a table in the names that the operator models use."""
 
-    def column(name: str, default: float | None = None) -> Array:
-        return np.array([float(row[name]) if row.get(name) else default for row in rows], dtype=np.float64)
+    def column(name: str, least: float = 1.0) -> Array:
+        return np.array([number_of(row, name, least) for row in rows], dtype=np.float64)
 
     if kind == "gemm":
         return {name: column(name) for name in ("m", "n", "k")}
@@ -109,7 +112,18 @@ def columns_of(kind: str, rows: Sequence[Row]) -> dict[str, Array]:
         return shape | {"kv_len": column("kv_len")}
     if rows and "seq_len" in rows[0]:
         return shape | {"new": column("seq_len"), "cached": np.zeros(len(rows))}
-    return shape | {"new": column("chunk"), "cached": column("kv_len")}
+    return shape | {"new": column("chunk"), "cached": column("kv_len", 0.0)}
+
+
+def number_of(row: Row, name: str, least: float) -> float:
+    """A cell. Raises `ValueError` for what is no finite number from `least`."""
+    try:
+        value = float(row.get(name) or "")
+    except ValueError:
+        value = math.nan
+    if not least <= value < math.inf:
+        raise ValueError(f"{name}: must be a number from {least:g} (got {row.get(name)!r})")
+    return value
 
 
 def element_bytes(dtype: str) -> float:
@@ -233,8 +247,8 @@ def fit_profile(tables: Path, gpu_key: str) -> OperatorProfile:
         for dtype, group in groups.items():
             if dtype not in ("bfloat16", "fp8"):
                 continue  # block-scaled formats have tables of their own kernels; reported as not supported
-            seconds = np.array([float(row["time_us"]) for row in group]) * 1e-6
-            source = group[0]["source"].split(" wheel ")[0]
+            seconds = np.array([number_of(row, "time_us", _LEAST_US) for row in group]) * 1e-6
+            source = (group[0].get("source") or "").split(" wheel ")[0]
             models[f"{kind}/{dtype}"] = fit_operator(kind, dtype, columns_of(kind, group), seconds, gpu, source)
     if gpu is None:
         raise ValueError(f"no tables for {gpu_key} in {tables}")
@@ -248,12 +262,16 @@ def fit_profile(tables: Path, gpu_key: str) -> OperatorProfile:
 
 def _all_reduce_tables(path: Path) -> dict[str, list[tuple[float, float]]]:
     """`KERNEL/NUM_GPUS` -> (message bytes, seconds), ascending; empty where there is no such file."""
-    tables: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    times: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in _read(path) if path.is_file() else []:
         if row["op"] == "all_reduce":
-            pair = (float(row["message_bytes"]), float(row["time_us"]) * 1e-6)
-            tables[f"{row['kernel']}/{row['num_gpus']}"].append(pair)
-    return {key: sorted(pairs) for key, pairs in tables.items()}
+            num_gpus, size = (number_of(row, name, 1.0) for name in ("num_gpus", "message_bytes"))
+            seconds = number_of(row, "time_us", _LEAST_US) * 1e-6
+            times[f"{row['kernel']}/{num_gpus:.0f}"][size].append(seconds)
+    return {
+        key: [(size, float(np.median(each))) for size, each in sorted(by_size.items())]
+        for key, by_size in times.items()
+    }
 
 
 def _read(path: Path) -> list[Row]:
