@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,9 @@ def build(work: Path) -> Path:
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
 
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) is None:  # before the seconds that mypy takes
+        raise FileNotFoundError(f"no {compiler} found")
     sources = digests()
     os.chdir(ROOT)  # mypy names modules by their place under it
     options = [*_MYPY, f"--cache-dir={work / 'mypy'}"]
