@@ -237,10 +237,11 @@ def _folds(kind: str, columns: Mapping[str, Array]) -> npt.NDArray[np.int64]:
 def fit_profile(tables: Path, gpu_key: str) -> OperatorProfile:
     """The profile of one GPU from `gemm_`, `decode_attention_`, `prefill_attention_` and `comm_` tables."""
     models: dict[str, OperatorModel] = {}
-    gpu: GpuSpec | None = None
-    for kind in ("gemm", "decode_attention", "prefill_attention"):
-        rows = _read(tables / f"{kind}_{gpu_key}.csv")
-        gpu = find_gpu(rows[0]["gpu"])
+    kinds = {
+        kind: _read(tables / f"{kind}_{gpu_key}.csv") for kind in ("gemm", "decode_attention", "prefill_attention")
+    }
+    gpu = find_gpu(kinds["gemm"][0]["gpu"])
+    for kind, rows in kinds.items():
         groups: dict[str, list[Row]] = defaultdict(list)
         for row in rows:
             groups[row["dtype"] if kind == "gemm" else "bfloat16"].append(row)
@@ -250,8 +251,6 @@ def fit_profile(tables: Path, gpu_key: str) -> OperatorProfile:
             seconds = np.array([number_of(row, "time_us", _LEAST_US) for row in group]) * 1e-6
             source = (group[0].get("source") or "").split(" wheel ")[0]
             models[f"{kind}/{dtype}"] = fit_operator(kind, dtype, columns_of(kind, group), seconds, gpu, source)
-    if gpu is None:
-        raise ValueError(f"no tables for {gpu_key} in {tables}")
     return OperatorProfile(
         gpu_id=gpu.id,
         models=models,
@@ -276,7 +275,10 @@ def _all_reduce_tables(path: Path) -> dict[str, list[tuple[float, float]]]:
 
 def _read(path: Path) -> list[Row]:
     with path.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
+        rows = list(csv.DictReader(stream))
+    if not rows:
+        raise ValueError(f"{path.name}: has no rows")
+    return rows
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.executor.calibration import _all_reduce_tables, columns_of, fit_correction
+from engine.executor.calibration import _all_reduce_tables, columns_of, fit_correction, fit_profile
 
 
 def test_correction_follows_its_rows_and_fades_to_one_far_from_them() -> None:
@@ -53,3 +53,10 @@ def test_all_reduce_row_that_is_no_measurement_is_named(tmp_path: Path, name: st
 def test_operator_row_without_a_shape_is_named(odd: str) -> None:
     with pytest.raises(ValueError, match=rf"^n: must be a number from 1 \(got '{odd}'\)"):
         columns_of("gemm", [{"m": "1", "n": odd, "k": "16"}])
+
+
+def test_operator_table_without_rows_is_named(tmp_path: Path) -> None:
+    for kind in ("gemm", "decode_attention", "prefill_attention"):
+        (tmp_path / f"{kind}_mine.csv").write_text("gpu,m,n,k,dtype,time_us\n")
+    with pytest.raises(ValueError, match=r"^gemm_mine\.csv: has no rows$"):
+        fit_profile(tmp_path, "mine")
