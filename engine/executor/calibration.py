@@ -275,7 +275,7 @@ def _all_reduce_tables(path: Path) -> dict[str, list[tuple[float, float]]]:
 
 def _read(path: Path) -> list[Row]:
     with path.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+        rows: list[Row] = list(csv.DictReader(stream))
     if not rows:
         raise ValueError(f"{path.name}: has no rows")
     return rows
