@@ -1,8 +1,8 @@
 """Error of the operator models, cross-validated over shapes: `python benchmarks/bench_cost_model.py TABLES_DIR`.
 
 TABLES_DIR holds gemm_*, decode_attention_*, prefill_attention_* and comm_* tables. Every model is fitted six times,
-each time without a sixth of the shapes, and judged on those. All-reduce is judged by leaving out
-one size at a time.
+each time without a sixth of the shapes, and judged on those. All-reduce is judged by leaving out one
+size at a time.
 """
 
 from __future__ import annotations

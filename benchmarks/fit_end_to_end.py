@@ -1,7 +1,7 @@
 """Fit `engine/catalog/end_to_end.csv` to published runs: `python benchmarks/fit_end_to_end.py FILE.csv FAMILY WEIGHTS`.
 
-Least squares on the logarithms of TPOT, output throughput and (less) TTFT over all rows of one family of GPUs and one
-type of weights, robust against outliers and shrunk towards 1. Prints the table's line (but its source) and, by
+Least squares on the logarithms of TPOT, output throughput and (less) ITL and TTFT over all rows of one family of GPUs
+and one type of weights, robust against outliers and shrunk towards 1. Prints the table's line (but its source) and, by
 deployment, the errors of a fit to the other deployments. Takes minutes.
 """
 

@@ -184,26 +184,23 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or many: a text is one, and so is a sequence of numbers. Raises `ConfigError` for what is neither."""
     if isinstance(prompts, str):
         return [prompts]
-    values: Any = _plain(prompts)
-    if isinstance(values, bytes | bytearray | Mapping) or not isinstance(values, Iterable):
-        raise ConfigError(f"prompts: must be texts or sequences of token ids (got {prompts!r:.40})")
-    many = list(values)
+    many = _items(prompts, "prompts: must be texts or sequences of token ids")
     return [many] if many and all(isinstance(item, Number) for item in many) else many
 
 
-def _plain(values: Any) -> Any:
-    """Arrays and tensors as lists."""
-    return values.tolist() if hasattr(values, "tolist") else values
+def _items(given: Any, rule: str) -> list[Any]:
+    """Of a sequence, an array or a tensor. Raises `ConfigError`, which begins with the rule, for anything else."""
+    values = given.tolist() if hasattr(given, "tolist") else given
+    if isinstance(values, bytes | bytearray | Mapping) or not isinstance(values, Iterable):
+        raise ConfigError(f"{rule} (got {given!r:.40})")
+    return list(values)
 
 
 def _token_ids(prompt: Sequence[int], vocabulary: int) -> list[int]:
     """Raises `ConfigError` for what is no sequence of the vocabulary's token ids."""
     rule = f"prompt: token ids must be whole numbers from 0 to {vocabulary - 1}, the model's vocabulary"
-    values = _plain(prompt)
-    if isinstance(values, bytes | bytearray | Mapping) or not isinstance(values, Iterable):
-        raise ConfigError(f"prompt: must be a text or a sequence of token ids (got {prompt!r:.40})")
     tokens = []
-    for token in values:
+    for token in _items(prompt, "prompt: must be a text or a sequence of token ids"):
         try:
             tokens.append(index(token))
         except TypeError:

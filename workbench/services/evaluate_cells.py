@@ -1,4 +1,4 @@
-"""The cells of a published run's row: what they state, and what no run can have had."""
+"""The cells of a published row: what they state, and what no run can have had."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from engine.executor.cost_model.collectives import all_reduce_s
 from engine.executor.cost_model.operators import chip_of
 from engine.executor.cost_model.profiles import profile_for
 from workbench.scenario import ScenarioError
+from workbench.services.evaluate_cells import Row, number
 
 _DTYPES = {"bfloat16": "bfloat16", "float16": "bfloat16", "half": "bfloat16", "fp16": "bfloat16", "bf16": "bfloat16"}
 
@@ -35,7 +36,7 @@ def evaluate_ops(path: Path) -> dict[str, Any]:
     out: list[dict[str, Any]] = []
     errors: list[float] = []
     for row, value in zip(rows, predicted, strict=True):
-        measured = _number(row.get("time_us"))
+        measured = _positive(row, "time_us")
         error = None if value is None or not measured else value / measured - 1.0
         if error is not None:
             errors.append(abs(error))
@@ -47,7 +48,7 @@ def evaluate_ops(path: Path) -> dict[str, Any]:
     }
 
 
-def _predict_us(gpu_name: str, op: str, dtype: str, rows: Sequence[Mapping[str, str]]) -> list[float | None]:
+def _predict_us(gpu_name: str, op: str, dtype: str, rows: Sequence[Row]) -> list[float | None]:
     nothing: list[float | None] = [None] * len(rows)
     try:
         gpu = find_gpu(gpu_name)
@@ -75,20 +76,17 @@ def _predict_us(gpu_name: str, op: str, dtype: str, rows: Sequence[Mapping[str, 
     return [float(value) * 1e6 if np.isfinite(value) else None for value in seconds]
 
 
-def _all_reduce_us(tables: Mapping[str, Sequence[tuple[float, float]]], row: Mapping[str, str]) -> float | None:
-    num_gpus, size = _number(row.get("num_gpus")), _number(row.get("message_bytes"))
+def _all_reduce_us(tables: Mapping[str, Sequence[tuple[float, float]]], row: Row) -> float | None:
+    num_gpus, size = _positive(row, "num_gpus"), _positive(row, "message_bytes")
     if num_gpus is None or size is None or num_gpus % 1:
         return None
     seconds = all_reduce_s(tables, row.get("kernel") or "", int(num_gpus), size)
     return None if seconds is None else seconds * 1e6
 
 
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if np.isfinite(value) and value > 0 else None
+def _positive(row: Row, name: str) -> float | None:
+    value = number(row, name)
+    return value if value is not None and value > 0 else None
 
 
 def _read(path: Path) -> list[dict[str, str]]:

@@ -24,12 +24,12 @@ _RIDGE_TOKENS = 256.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factors:
-    """Time in a server / time of the operators alone."""
+    """Time in a server / time of the operators alone, but for `overlap`, which scales an exponent."""
 
     few_tokens: float = 1.0
     """Linear layers that mostly read weights."""
     many_tokens: float = 1.0
-    """Linear layers that mostly compute."""
+    """Linear layers that mostly compute: in a line that was fitted before there was `compute`."""
     compute: float = 1.0
     """Time of the tensor units: clocks fall under the power limit. It shows only where nothing slower hides it."""
     overlap: float = 1.0
