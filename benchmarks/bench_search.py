@@ -220,9 +220,9 @@ def _answer(table: Table, search: Search, params: Mapping[str, Any], finished: S
         best = best_trial(finished, maximize=True)
         to_beat = None if best is None else best.outcome.objective
 
-        def probe(rate: float, factor: int) -> Probe:
+        def probe(rate: float, factor: int, draw: int) -> Probe:
             proof = Proof.HOLDS if rate <= value * (1 + 1e-9) else Proof.BROKEN
-            return Probe(rate_per_s=rate, num_requests=factor, proof=proof)
+            return Probe(rate_per_s=rate, num_requests=factor, proof=proof, is_repeatable=True)
 
         value = find_sustainable_rate(probe, value, to_beat=to_beat).passed
     shortfall = {} if value is not None else {"slo": 1.0}

@@ -58,13 +58,13 @@ class HopelessRun:
                     f"{allowance.limit.name}: {missed} of {allowance.num_requests} requests have missed it already, "
                     f"no more than {allowance.most_misses} may"
                 )
-        queued = ~run.has_ended | ~np.isnan(run.first_token_s)  # whoever was turned away does not queue
-        saturation = find_saturation(run.arrival_s[queued], run.first_token_s[queued], run.now_s)
+        left = np.where(run.has_ended, np.where(np.isnan(run.last_token_s), run.arrival_s, run.last_token_s), np.inf)
+        saturation = find_saturation(run.arrival_s, run.first_token_s, left)
         return None if saturation is None else saturation.message
 
 
 def has_missed(run: PartialRun, limit: SloLimit) -> BoolArray:
-    """[issued] requests that have missed the limit, or will whatever comes."""
+    """Find the requests [issued] that have missed the limit or can no longer meet it."""
     lost = run.has_ended & ~run.has_completed
     open_since = np.where(run.has_ended, np.nan, run.now_s)
     match limit.metric:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from workbench.metrics.records import FloatArray, RunRecord
-from workbench.metrics.saturation import backlog_of, ended_s, saturation_of
+from workbench.metrics.saturation import left_s, saturation_of
 from workbench.metrics.windows import Window, issued_s
 
 STEADY_S = 60.0
@@ -24,7 +24,7 @@ def steady_window(record: RunRecord) -> Window:
     """
     table = record.requests
     issued = np.sort(issued_s(table))
-    inside = _inside_at(issued, ended_s(table))
+    inside = _inside_at(issued, left_s(table))
     return Window(start_s=float(issued[warm_up_length(inside)]), end_s=float(issued[-1]))
 
 
@@ -42,12 +42,7 @@ def warm_up_length(series: FloatArray) -> int:
 def find_trend(record: RunRecord) -> str | None:
     """What shows that the run has no steady state; None where nothing does."""
     saturation = saturation_of(record.requests)
-    if saturation is not None:
-        return saturation.message
-    backlog = backlog_of(record.requests)
-    if not backlog.is_growing:
-        return None
-    return f"{backlog.at_half} requests inside halfway through the arrivals, {backlog.at_end} at their end"
+    return None if saturation is None else saturation.message
 
 
 def _inside_at(times: FloatArray, ended_s: FloatArray) -> FloatArray:

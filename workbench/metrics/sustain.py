@@ -1,4 +1,4 @@
-"""Does a server sustain the rate of one run? Every SLO by interval, in steady state, without a growing backlog."""
+"""Does a server sustain the rate of one run? Every SLO by interval, and no growth of what is inside and of latency."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from workbench.metrics.attainment import LimitResult
 from workbench.metrics.proportion import Proof, prove, wilson_interval
 from workbench.metrics.records import IntArray, RequestTable
-from workbench.metrics.saturation import backlog_of, saturation_of
+from workbench.metrics.saturation import saturation_of
 from workbench.metrics.summary import RunSummary
 
 
@@ -18,18 +18,14 @@ class Sustained:
     proof: Proof
     reason: str | None = None
     """What decided it; None where everything holds."""
-    is_backlog: bool = False
-    """Open only because the number of requests inside still grows: it may be the beginning of the run, or overload."""
 
 
-def judge_sustained(
-    table: RequestTable, summary: RunSummary, session: IntArray | None = None, *, counts_backlog: bool = True
-) -> Sustained:
+def judge_sustained(table: RequestTable, summary: RunSummary, session: IntArray | None = None) -> Sustained:
     """From a run that was not ended early. UNRESOLVED where more requests may still decide it.
 
-    `session` [n]: see `saturation.backlog_of`. Without `counts_backlog` the number inside may grow.
+    `session` [n]: see `saturation.saturation_of`.
     """
-    saturation = saturation_of(table)
+    saturation = saturation_of(table, session)
     if saturation is not None:
         return Sustained(proof=Proof.BROKEN, reason=saturation.message)
     open_ends = []
@@ -39,14 +35,6 @@ def judge_sustained(
             return Sustained(proof=proof, reason=text)
         if proof is Proof.UNRESOLVED:
             open_ends.append(text)
-    backlog = backlog_of(table, session)
-    if counts_backlog and backlog.is_growing:
-        what = "requests" if session is None else "conversations"
-        text = (
-            f"backlog: {backlog.at_end} {what} inside at the last arrival, {backlog.at_half} halfway; it may grow by "
-            f"{backlog.allowed:.0f}"
-        )
-        return Sustained(proof=Proof.UNRESOLVED, reason=text, is_backlog=True)
     if open_ends:
         return Sustained(proof=Proof.UNRESOLVED, reason=open_ends[0])
     return Sustained(proof=Proof.HOLDS)

@@ -172,8 +172,8 @@ def _queue(predicted: RunResult, measured: RunResult) -> CheckedFigure:
     before, now = saturation_of(predicted.record.requests), saturation_of(measured.record.requests)
     return CheckedFigure(
         name="queue_growth_per_s",
-        predicted=0.0 if before is None else before.queue_per_s,
-        measured=0.0 if now is None else now.queue_per_s,
+        predicted=0.0 if before is None else before.inside_per_s,
+        measured=0.0 if now is None else now.inside_per_s,
         holds=now is None if measured.summary.overall.num_completed else None,
         rule="queue and TTFT do not grow together",
     )

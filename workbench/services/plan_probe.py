@@ -40,7 +40,7 @@ class CapacityProber:
 
     def bracket(self, start_per_s: float) -> RateBracket:
         """The rate found to hold and the lowest found not to."""
-        return find_sustainable_rate(lambda rate, _: self.at(rate)[0], start_per_s)
+        return find_sustainable_rate(lambda rate, factor, draw: self.at(rate)[0], start_per_s)
 
     def holds(self, rate_per_s: float) -> bool:
         return self.at(rate_per_s)[0].proof is Proof.HOLDS
@@ -60,8 +60,8 @@ class CapacityProber:
             proof, reason = Proof.BROKEN, record.stopped
         else:
             summary = summarize(record, self.policy)
-            answer = _judge(record, summary, sessions_of(workload, record.requests))
-            proof, reason = Proof.BROKEN if answer.is_backlog else answer.proof, answer.reason or ""
+            answer = judge_sustained(record.requests, summary, sessions_of(workload, record.requests))
+            proof, reason = answer.proof, answer.reason or ""
         singly = bool(len(record.steps)) and int(record.steps.num_running.max()) <= 1
         probe = Probe(
             rate_per_s=rate_per_s,
@@ -71,15 +71,6 @@ class CapacityProber:
             served_singly=singly,
         )
         return probe, record, summary
-
-
-def _judge(record: RunRecord, summary: RunSummary, session: IntArray | None) -> Sustained:
-    """More requests inside than halfway are no backlog where later ones are served as fast as the first: a trace may
-    end in a burst, and cannot be made longer."""
-    answer = judge_sustained(record.requests, summary, session)
-    if answer.is_backlog and (slowdown_of(record.requests) or math.inf) < _SLOWER:
-        return judge_sustained(record.requests, summary, session, counts_backlog=False)
-    return answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

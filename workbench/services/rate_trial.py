@@ -24,8 +24,12 @@ from workbench.services.evaluate import RunResult, assess, deadline_of
 from workbench.services.targets import RunnableTarget, build_target
 from workbench.workload import generate_workload
 from workbench.workload.prompts import RememberedPrompts
-from workbench.workload.rate import arrival_rate, at_rate, lengthened
+from workbench.workload.rate import arrival_rate, at_rate, is_recorded, lengthened
 from workbench.workload.records import Workload
+
+
+_NEXT_DRAW = 1_000_003
+"""Between the seeds of two draws of one load: repeats of a trial count up from its seed by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,7 @@ class RateProber:
     params: Mapping[str, Any]
     seed: int
     peaks: Peaks = field(default_factory=Peaks)
-    _workloads: dict[int, Workload] = field(default_factory=dict)
+    _workloads: dict[tuple[int, int], Workload] = field(default_factory=dict)
     _runs: dict[float, RunResult] = field(default_factory=dict)
     """Rate -> its last run, of the lowest rate and of those that held."""
 
@@ -87,7 +91,7 @@ class RateProber:
 
         Raises `ScenarioError` for arrivals that have no rate.
         """
-        own = arrival_rate(self._workload(1))
+        own = arrival_rate(self._workload(1, 0))
         if own is None:
             raise ScenarioError(
                 f"{self.scenario.name}: workload: too few arrivals to have a rate. Raise num_requests or duration"
@@ -96,19 +100,18 @@ class RateProber:
         rate = min(self._runs) if bracket.passed is None else bracket.passed
         return RateResult(bracket=bracket, run=self._runs[rate], peaks=self.peaks)
 
-    def probe(self, rate_per_s: float, factor: int) -> Probe:
-        """One run of `factor` times the scenario's requests."""
-        workload = at_rate(self._workload(factor), rate_per_s)
+    def probe(self, rate_per_s: float, factor: int, draw: int) -> Probe:
+        """One run of `factor` times the scenario's requests, in the draw of that number."""
+        workload = at_rate(self._workload(factor, draw), rate_per_s)
         rule = HopelessRun.of(self._policy, workload.class_names, workload.class_index)
         record = self.target.run(workload, deadline_s=deadline_of(workload), stop=rule)
         self.peaks = self.peaks.joined(Peaks.of(record))
-        result = assess(lengthened(self.scenario, factor), self.params, self.seed, workload, record)
+        result = assess(lengthened(self.scenario, factor), self.params, self._seed_of(draw), workload, record)
         if record.stopped is not None:
             proof, reason = Proof.BROKEN, record.stopped
         else:
             answer = judge_sustained(record.requests, result.summary, sessions_of(workload, record.requests))
-            is_last = factor >= MOST_REQUESTS and answer.is_backlog
-            proof, reason = Proof.BROKEN if is_last else answer.proof, answer.reason or ""
+            proof, reason = answer.proof, answer.reason or ""
         if proof is Proof.HOLDS or rate_per_s <= min(self._runs, default=rate_per_s):
             self._runs[rate_per_s] = result
         return Probe(
@@ -118,20 +121,24 @@ class RateProber:
             reason=reason or None,
             is_short=factor < MOST_REQUESTS and float(np.ptp(record.requests.arrival_s)) < STEADY_S,
             served_singly=bool(len(record.steps)) and int(record.steps.num_running.max()) <= 1,
+            is_repeatable=self.scenario.target.kind == "simulated" and is_recorded(self.scenario),
         )
 
     @property
     def _policy(self) -> SloPolicy:
         return SloPolicy.from_scenario(self.scenario)
 
-    def _workload(self, factor: int) -> Workload:
-        longer = lengthened(self.scenario, factor)
+    def _seed_of(self, draw: int) -> int:
+        return self.seed + draw * _NEXT_DRAW
+
+    def _workload(self, factor: int, draw: int) -> Workload:
+        longer, seed = lengthened(self.scenario, factor), self._seed_of(draw)
         if self.scenario.target.kind == "endpoint":  # its prefix cache outlives a probe
-            return generate_workload(longer, self.target.limits, seed=self.seed, prompt_seed=secrets.randbits(31))
-        if factor not in self._workloads:
-            workload = generate_workload(longer, self.target.limits, seed=self.seed)
-            self._workloads[factor] = replace(workload, prompts=RememberedPrompts(workload.prompts))
-        return self._workloads[factor]
+            return generate_workload(longer, self.target.limits, seed=seed, prompt_seed=secrets.randbits(31))
+        if (factor, draw) not in self._workloads:
+            workload = generate_workload(longer, self.target.limits, seed=seed)
+            self._workloads[factor, draw] = replace(workload, prompts=RememberedPrompts(workload.prompts))
+        return self._workloads[factor, draw]
 
 
 def sessions_of(workload: Workload, table: RequestTable) -> IntArray | None:

@@ -31,6 +31,12 @@ def lengthened(scenario: Scenario, factor: int) -> Scenario:
     return scenario.model_copy(update={"workload": spec.model_copy(update=changes)})
 
 
+def is_recorded(scenario: Scenario) -> bool:
+    """Every arrival and length comes from a file: another seed changes nothing of them."""
+    arrivals = scenario.workload.all_arrivals
+    return bool(arrivals) and all(isinstance(each, TraceArrivals) for each in arrivals)
+
+
 def arrival_rate(workload: Workload) -> float | None:
     """Requests per second that the realised arrivals offer in the long run; None where there is no span.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from workbench.metrics.proportion import Proof
@@ -15,7 +17,7 @@ class Server:
         self.capacity, self.grey, self.short = capacity, grey, short
         self.asked: list[tuple[float, int]] = []
 
-    def probe(self, rate: float, factor: int) -> Probe:
+    def probe(self, rate: float, factor: int, draw: int) -> Probe:
         self.asked.append((rate, factor))
         limit = self.short if self.short is not None and factor == 1 else self.capacity
         proof = Proof.HOLDS if rate <= limit * (1 - self.grey) else Proof.BROKEN
@@ -78,3 +80,45 @@ def test_rate_that_holds_only_for_a_short_time_is_not_believed() -> None:
 
 def test_rung_of_a_rate_is_its_own() -> None:
     assert all(rung(rate_at(index)) == index for index in range(-300, 300))
+
+
+class Lottery:
+    """Holds every rate up to its capacity, but chance decides the first draw of some rates otherwise."""
+
+    def __init__(self, capacity: float, odd: dict[int, bool]) -> None:
+        self.capacity, self.odd = capacity, odd
+
+    def probe(self, rate: float, factor: int, draw: int) -> Probe:
+        holds = self.odd.get(rung(rate), rate <= self.capacity) if draw == 0 else rate <= self.capacity
+        return Probe(rate_per_s=rate, num_requests=100, proof=Proof.HOLDS if holds else Proof.BROKEN)
+
+
+@pytest.mark.parametrize("unlucky", [rung(10.0), rung(10.0) - 4, rung(10.0) + 4, rung(40.0)])
+def test_rate_is_not_capped_by_one_rung_that_failed_by_chance(unlucky: int) -> None:
+    found = find_sustainable_rate(Lottery(101.0, {unlucky: False}).probe, 10.0)
+    assert found.passed == rate_at(rung(100.0))
+    assert found.passed is not None
+    assert found.failed == rate_at(rung(100.0) + 1)
+
+
+def test_rate_that_held_once_by_chance_is_not_the_answer() -> None:
+    lucky = {index: True for index in range(rung(100.0) + 1, rung(100.0) + 9)}
+    found = find_sustainable_rate(Lottery(101.0, lucky).probe, 90.0)
+    assert found.passed == rate_at(rung(100.0))
+    assert found.high is not None
+    assert found.high >= rate_at(rung(100.0) + 8)
+
+
+def test_rate_to_beat_is_tried_again_before_a_configuration_is_given_up() -> None:
+    found = find_sustainable_rate(Lottery(20.0, {rung(10.0) + 1: False}).probe, 5.0, to_beat=rate_at(rung(10.0)))
+    assert not found.is_coarse
+    assert found.passed == rate_at(rung(20.0))
+
+
+def test_rate_of_a_recorded_load_is_not_tried_twice() -> None:
+    class Recorded(Server):
+        def probe(self, rate: float, factor: int, draw: int) -> Probe:
+            assert draw == 0
+            return replace(super().probe(rate, factor, draw), is_repeatable=True)
+
+    assert search(Recorded(10.0), 3.0).passed == 9.9453

@@ -42,7 +42,7 @@ def probed(target: str) -> tuple[Workload, Workload]:
     prober = RateProber(target=cast(RunnableTarget, noting), scenario=scenario, params={}, seed=1)
     for rate_per_s in (2.0, 4.0):
         with pytest.raises(InterruptedError):
-            prober.probe(rate_per_s, 1)
+            prober.probe(rate_per_s, 1, 0)
     first, second = noting.seen
     return first, second
 
