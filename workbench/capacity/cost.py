@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.catalog import GpuSpec, find_gpu
 from engine.errors import ConfigError
-from workbench.capacity.figures import four_digits
+from workbench.records.figures import four_digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,8 +55,8 @@ def plan_command(
 
     from workbench.capacity.cost import parse_prices
     from workbench.cli.console import err
-    from workbench.services.plan import plan
-    from workbench.services.plan_question import PlanQuestion
+    from workbench.plan.plan import plan
+    from workbench.plan.question import PlanQuestion
 
     if check is not None or endpoint is not None:
         from workbench.cli.plan_check import check_command
@@ -94,9 +94,9 @@ def plan_command(
         lambda text: err.print(text, markup=False),
     )
     if write is not None:
-        from workbench.services.plan_file import write_plan
+        from workbench.store.plans import write_plan
 
-        write_plan(write, found)
+        write_plan(write, found.to_document())
     if as_json:
         from workbench.cli.main import print_json
 

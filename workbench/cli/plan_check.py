@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from workbench.cli.console import metric, out, run_status
-from workbench.services.plan_check import CheckedFigure, CheckQuestion, PlanCheck, check_plan
+from workbench.plan.check import CheckedFigure, CheckQuestion, PlanCheck, check_plan
 
 
 def check_command(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +49,22 @@ class LimitResult:
     """Of a limit on the mean; None without completed requests."""
     error_s: float = 0.0
     """Standard error of that mean."""
+    value_s: float | None = None
+    """The statistic that the limit is on; of a per-request limit the percentile that the required share asks for. None
+    where too many requests failed to have it."""
+    class_names: tuple[str, ...] = ()
+    """Classes that it binds."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The limit as it is echoed beside every judgement; JSON types only."""
+        return {
+            "name": self.limit.name,
+            "limit_s": self.limit.limit_s,
+            "value_s": self.value_s,
+            "share_required": self.required_fraction,
+            "share_reached": self.fraction,
+            "classes": list(self.class_names),
+        }
 
     @property
     def fraction(self) -> float | None:
@@ -120,7 +137,10 @@ def limit_results(table: RequestTable, policy: SloPolicy, rows: BoolArray) -> li
     results = []
     for slo, numbers in slo_groups(table.class_names, policy):
         issued = rows & np.isin(table.class_index, numbers)
-        results += [_result(table, limit, issued, slo.attainment_target) for limit in slo.limits]
+        names = tuple(table.class_names[number] for number in numbers)
+        results += [
+            replace(_result(table, limit, issued, slo.attainment_target), class_names=names) for limit in slo.limits
+        ]
     return results
 
 
@@ -134,6 +154,7 @@ def _result(table: RequestTable, limit: SloLimit, issued: BoolArray, attainment_
             num_met=int(np.count_nonzero(values <= limit.limit_s)),
             required_fraction=required,
             mean_s=float(values.mean()) if len(values) else None,
+            value_s=float(values.mean()) if len(values) else None,
             error_s=float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("inf"),
         )
     if limit.metric == "itl_s":
@@ -144,7 +165,26 @@ def _result(table: RequestTable, limit: SloLimit, issued: BoolArray, attainment_
     else:
         num_issued = int(np.count_nonzero(issued))
         num_met = int(np.count_nonzero(meets_limit(table, limit) & issued))
-    return LimitResult(limit=limit, num_issued=num_issued, num_met=num_met, required_fraction=required)
+    return LimitResult(
+        limit=limit,
+        num_issued=num_issued,
+        num_met=num_met,
+        required_fraction=required,
+        value_s=_statistic(table, limit.metric, issued, required),
+    )
+
+
+def _statistic(table: RequestTable, metric: str, issued: BoolArray, share: float) -> float | None:
+    """The latency that `share` of the requests issued keep. What did not complete takes for ever; a request without the
+    figure (the time per token of one token) is left out."""
+    done = issued & is_completed(table)
+    values = _values(table, metric, done)
+    lost = np.full(int(np.count_nonzero(issued & ~done)), np.inf)
+    if not len(values):
+        return None
+    with np.errstate(invalid="ignore"):  # between a number and infinity
+        value = float(np.percentile(np.concatenate([values, lost]), 100 * share))
+    return value if np.isfinite(value) else None
 
 
 def _values(table: RequestTable, metric: str, rows: BoolArray) -> FloatArray:

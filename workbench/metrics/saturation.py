@@ -66,7 +66,8 @@ class Saturation:
 
 
 def find_saturation(arrival_s: FloatArray, first_token_s: FloatArray, left_s: FloatArray) -> Saturation | None:
-    """From the requests issued so far, in order of arrival (nan: no token yet; inf: still inside), while a run lasts."""
+    """Judge a run that lasts by the requests issued so far, in order of arrival (nan: no token yet; inf: still
+    inside)."""
     rows = slice(len(arrival_s) // 2, None)
     if len(arrival_s) < _LEAST_REQUESTS:
         return None

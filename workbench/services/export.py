@@ -17,8 +17,8 @@ from workbench.report.export.facts import OptionValue
 from workbench.report.export.vllm_options import UnknownOption, check_option, list_versions
 from workbench.scenario import ScenarioError
 from workbench.services.export_study import plan_of_study
-from workbench.services.plan_file import read_plan
 from workbench.services.report import find_study
+from workbench.store.plans import read_plan
 from workbench.store.studies import STUDY_FILE
 
 _SILENT = frozenset({"model", "dtype", "kv_cache_dtype", "seed"})

@@ -27,7 +27,6 @@ from workbench.workload.prompts import RememberedPrompts
 from workbench.workload.rate import arrival_rate, at_rate, is_recorded, lengthened
 from workbench.workload.records import Workload
 
-
 _NEXT_DRAW = 1_000_003
 """Between the seeds of two draws of one load: repeats of a trial count up from its seed by one."""
 

@@ -7,7 +7,7 @@ import pytest
 from engine.catalog import find_gpu
 from engine.errors import ConfigError
 from workbench.capacity.cost import cost_of, parse_prices
-from workbench.capacity.figures import UNKNOWN_ERROR, speed_error
+from workbench.records.figures import UNKNOWN_ERROR, speed_error
 
 
 def test_speed_error_takes_the_worst_operator() -> None:

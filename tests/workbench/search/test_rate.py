@@ -102,7 +102,7 @@ def test_rate_is_not_capped_by_one_rung_that_failed_by_chance(unlucky: int) -> N
 
 
 def test_rate_that_held_once_by_chance_is_not_the_answer() -> None:
-    lucky = {index: True for index in range(rung(100.0) + 1, rung(100.0) + 9)}
+    lucky = dict.fromkeys(range(rung(100.0) + 1, rung(100.0) + 9), True)
     found = find_sustainable_rate(Lottery(101.0, lucky).probe, 90.0)
     assert found.passed == rate_at(rung(100.0))
     assert found.high is not None

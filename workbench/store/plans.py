@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -14,16 +14,13 @@ from ruamel.yaml.error import YAMLError
 from workbench.scenario import ScenarioError
 from workbench.store.atomic import write_text
 
-if TYPE_CHECKING:
-    from workbench.services.plan import Plan
 
-
-def write_plan(path: Path, plan: Plan) -> None:
-    """Whole or not at all. Raises `OSError`."""
+def write_plan(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a plan's document, whole or not at all. Raises `OSError`."""
     yaml = YAML()
     yaml.default_flow_style = False
     stream = io.StringIO()
-    yaml.dump(json.loads(json.dumps(plan.to_document(), default=str)), stream)
+    yaml.dump(json.loads(json.dumps(document, default=str)), stream)
     write_text(path, stream.getvalue())
 
 

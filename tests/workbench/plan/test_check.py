@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from engine.errors import ConfigError
+from workbench.plan.check import CheckQuestion, check_plan
 from workbench.scenario import ScenarioError
-from workbench.services.plan_check import CheckQuestion, check_plan
 
 COMMAND = [sys.executable, "-c", "from workbench.cli.main import main; main()"]
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.capacity.figures import Figure, SpeedError
 from workbench.metrics.attainment import SloPolicy
 from workbench.metrics.binding import binding_of
 from workbench.metrics.certainty import HopelessRun
 from workbench.metrics.proportion import Proof
-from workbench.metrics.records import IntArray, RunRecord
-from workbench.metrics.saturation import slowdown_of
+from workbench.metrics.records import RunRecord
 from workbench.metrics.summary import RunSummary, summarize
-from workbench.metrics.sustain import Sustained, judge_sustained
+from workbench.metrics.sustain import judge_sustained
+from workbench.records.figures import Figure, SpeedError
 from workbench.scenario.schema import Scenario
 from workbench.scenario.slo import Slo
 from workbench.search.rate import Probe, RateBracket, find_sustainable_rate

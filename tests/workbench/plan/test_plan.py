@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ConfigError
+from workbench.plan.alternatives import _routings, mark_pareto
+from workbench.plan.plan import Plan, plan
+from workbench.plan.question import PlanQuestion, task_of
+from workbench.plan.replicas import smallest
 from workbench.scenario import ScenarioError, load_scenario
 from workbench.scenario.target import SimulatedTarget
 from workbench.search.outcome import TrialState
 from workbench.services.export import export
 from workbench.services.foresight import settle
-from workbench.services.plan import Plan, plan
-from workbench.services.plan_alternatives import _routings, mark_pareto
-from workbench.services.plan_file import write_plan
-from workbench.services.plan_fleet import smallest
-from workbench.services.plan_question import PlanQuestion, task_of
+from workbench.store.plans import write_plan
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_scenario_with_too_few_requests_to_show_the_limits_says_how_many_it_take
 
 
 def test_plan_file_is_what_export_deploys(found: Plan, tmp_path: Path) -> None:
-    write_plan(tmp_path / "plan.yaml", found)
+    write_plan(tmp_path / "plan.yaml", found.to_document())
 
     text = export(tmp_path / "plan.yaml", "vllm-args").text
 
@@ -135,7 +135,7 @@ def test_plan_of_a_scenario_with_a_door_leaves_it_out_of_the_figures_and_deploys
         "target.failures=[{replica: 0, at_s: 5}]",
     ]
     task = task_of(PlanQuestion(scenario=scenario, overrides=overrides))
-    write_plan(tmp_path / "plan.yaml", replace(found, door=task.door))
+    write_plan(tmp_path / "plan.yaml", replace(found, door=task.door).to_document())
 
     manifests = export(tmp_path / "plan.yaml", "k8s").text
 

@@ -12,9 +12,9 @@ from workbench.metrics.attainment import SloPolicy
 from workbench.metrics.certainty import HopelessRun
 from workbench.metrics.saturation import saturation_of
 from workbench.metrics.summary import RunSummary, summarize
+from workbench.plan.instance import p95s
 from workbench.scenario.schema import Scenario
 from workbench.services.evaluate import deadline_of
-from workbench.services.plan_probe import p95s
 from workbench.services.targets import build_target
 from workbench.workload.rate import at_rate
 from workbench.workload.records import Workload

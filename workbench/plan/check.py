@@ -13,17 +13,17 @@ from pydantic import ValidationError
 
 from engine.errors import ConfigError
 from workbench.capacity.diagnosis.metrics_dump import read_metrics_dumps
-from workbench.capacity.figures import four_digits, speed_error
 from workbench.loadgen.endpoint_probe import base_url, open_directly
 from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.saturation import saturation_of
+from workbench.plan.question import with_rate
+from workbench.plan.replicas import fleet_of
+from workbench.records.figures import four_digits, speed_error
 from workbench.scenario import Scenario, ScenarioError
 from workbench.scenario.loader import parse_scenario
 from workbench.scenario.target import EndpointTarget, SimulatedTarget
 from workbench.services.evaluate import RunResult, run_scenario
-from workbench.services.plan_file import read_plan
-from workbench.services.plan_fleet import fleet_of
-from workbench.services.plan_question import with_rate
+from workbench.store.plans import read_plan
 
 _LATENCIES = ("ttft_s.p50", "ttft_s.p95", "tpot_s.p50", "tpot_s.p95", "e2el_s.p95")
 _BLOCKS_SHARE = 0.95

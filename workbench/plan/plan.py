@@ -14,15 +14,15 @@ from engine.catalog import find_gpu
 from engine.errors import ConfigError
 from engine.simulation import find_simulated_spec
 from workbench.capacity.cost import cost_of
-from workbench.capacity.figures import Figure, SpeedError, speed_error
 from workbench.capacity.kv_plan import Deployment, plan_kv
+from workbench.plan.alternatives import Comparison
+from workbench.plan.instance import Capacity, CapacityProber, capacity_of, engine_params, policy_of
+from workbench.plan.question import ENOUGH_REQUESTS, PlanQuestion, Task, task_of, with_rate
+from workbench.plan.replicas import HEADROOM, SHORT_S, FleetSizer, fleet_of, guess_of
+from workbench.records.figures import Figure, SpeedError, speed_error
 from workbench.scenario import scenario_to_dict
 from workbench.scenario.schema import Scenario
 from workbench.scenario.target import SimulatedTarget
-from workbench.services.plan_alternatives import Comparison
-from workbench.services.plan_fleet import HEADROOM, SHORT_S, FleetSizer, fleet_of, guess_of
-from workbench.services.plan_probe import Capacity, CapacityProber, capacity_of, engine_params, policy_of
-from workbench.services.plan_question import ENOUGH_REQUESTS, PlanQuestion, Task, task_of, with_rate
 from workbench.services.targets import build_target, device_of
 from workbench.store.provenance import collect_provenance
 from workbench.workload.analysis import length_figures

@@ -14,13 +14,13 @@ from typing import Any
 from engine.catalog import find_gpu
 from engine.errors import ConfigError
 from workbench.capacity.cost import cost_of
-from workbench.capacity.figures import Figure, speed_error
 from workbench.metrics.summary import summarize
+from workbench.plan.instance import CapacityProber, p95s, policy_of
+from workbench.plan.replicas import guess_of
+from workbench.records.figures import Figure, speed_error
 from workbench.scenario.fleet import PoolSpec
 from workbench.scenario.schema import Scenario
 from workbench.scenario.target import SimulatedTarget
-from workbench.services.plan_fleet import guess_of
-from workbench.services.plan_probe import CapacityProber, p95s, policy_of
 from workbench.services.targets import build_target
 from workbench.workload.rate import at_rate
 from workbench.workload.records import Workload

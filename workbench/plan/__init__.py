@@ -1,0 +1,1 @@
+"""Plan a deployment: tokens, memory, one instance's limit, replicas, cost, alternatives."""
