@@ -42,10 +42,9 @@ def analyze_command(
 
 def render(analysis: Analysis) -> None:
     """Counts, lengths, arrivals, sharing and what needs attention."""
-    num_skipped = analysis.num_read - analysis.num_used
     out.print(
-        f"{analysis.path} ({analysis.format}): {analysis.num_read} {_unit(analysis)} read, {analysis.num_used} used, "
-        f"{num_skipped} skipped; {len(analysis.input_tokens)} requests described",
+        f"{analysis.path} ({analysis.format}): {_unit(analysis)}: {analysis.account.describe()}; "
+        f"{len(analysis.input_tokens)} requests described",
         markup=False,
     )
     _render_lengths(analysis)

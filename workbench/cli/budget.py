@@ -158,6 +158,7 @@ def _render_concurrency(found: Any) -> None:
         f"{lengths.p95:,.0f} tokens ({lengths.num_requests:,} requests of {lengths.source})",
         markup=False,
     )
+    out.print(f"  {lengths.source}: {lengths.requests.describe()}", markup=False)
 
 
 def _render_windowed(found: Any) -> None:

@@ -15,6 +15,7 @@ from workbench.services.calibrate import (
     kind_of,
     save_calibration,
 )
+from workbench.workload.account import ImportAccount
 
 
 def calibrate_command(
@@ -66,6 +67,8 @@ def render(profile: CalibrationProfile) -> None:
         steps = f"{error['num_steps']:,.0f}" if "num_steps" in error else "–"
         table.add_row(label, f"{error['median']:.1%}", f"{error['p90']:.1%}", total, steps)
     out.print(table)
+    if "requests" in profile.provenance:
+        out.print(f"requests: {ImportAccount(**profile.provenance['requests']).describe()}", markup=False)
     limits = profile.validity
     parts = (
         (limits.max_num_seqs, "sequences"),

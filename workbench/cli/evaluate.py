@@ -72,11 +72,15 @@ def evaluate_trace_command(
 ) -> None:
     """Replay a per-request trace of a real server and compare percentiles."""
     from workbench.services.evaluate_trace import evaluate_trace
+    from workbench.workload.account import ImportAccount
 
     result = evaluate_trace(file, meta, calibrate_fraction)
     if as_json:
         _print_json(result)
         return
+    out.print(f"{ImportAccount(**result['requests']).describe()}", markup=False)
+    for problem in result["problems"]:
+        out.print(problem, markup=False)
     out.print(f"{result['rows']} rows, calibrated on the first {result['calibrated_on']}", markup=False)
     table = Table(box=None)
     for title in ("", "predicted", "measured", "error"):

@@ -119,8 +119,11 @@ def _render(values: Any) -> None:
 
 
 def _lines(values: Any) -> Iterator[str]:
+    from workbench.workload.account import ImportAccount
+
     tokens, kv, one, fleet, cost = (values[name] for name in ("tokens", "kv_budget", "instance", "replicas", "cost"))
     yield f"{values['model']} on {values['gpu']}, {values['rate_per_s']:g} requests/s"
+    yield f"  Requests      {ImportAccount(**values['requests']).describe()}"
     yield ""
     yield f"1 Tokens        {tokens['num_requests']:,} requests; " + "; ".join(
         f"{name} mean {tokens[name]['mean']:,.0f}, p95 {tokens[name]['p95']:,.0f}, max {tokens[name]['max']:,}"

@@ -17,6 +17,7 @@ from workbench.search.study import TrialRecord
 from workbench.services.report import write_report
 from workbench.services.sweep import SweepEvents, run_sweep
 from workbench.services.sweep_result import SweepResult, conclusion_of
+from workbench.workload.account import ImportAccount
 
 _SHOWN = (
     "goodput_rps",
@@ -150,6 +151,8 @@ def render(result: SweepResult, report: Path) -> None:
     if result.confirmation is not None and result.confirmation.finalists:
         out.print(_predictions(result, result.confirmation))
         _print_result(result.search.objective, result.confirmation)
+    if result.requests is not None:
+        out.print(f"requests: {ImportAccount(**result.requests).describe()}", markup=False)
     out.print(conclusion_of(result), markup=False)
     out.print(f"report: {report}", markup=False)
 

@@ -112,6 +112,7 @@ def plan(question: PlanQuestion, say: Say) -> Plan:
         "model": scenario.model,
         "gpu": gpu.id,
         "rate_per_s": task.rate_per_s,
+        "requests": task.workload.summary.account.to_dict(),
         "tokens": _tokens(task),
         "kv_budget": _kv_budget(scenario, task),
         "instance": {

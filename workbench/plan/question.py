@@ -84,6 +84,7 @@ def task_of(question: PlanQuestion) -> Task:
     limits = ModelLimits(
         max_model_len=scenario.engine.get("max_model_len", spec.max_position), vocab_size=spec.vocab_size
     )
+    scenario = _for_every_row(scenario)
     workload = generate_workload(scenario, limits, seed=scenario.seed)
     repeats, needed = 1, _fewest(scenario)
     if len(workload) < needed:
@@ -114,6 +115,14 @@ def task_of(question: PlanQuestion) -> Task:
         left_out=left_out,
         door=_door(target),
     )
+
+
+def _for_every_row(scenario: Scenario) -> Scenario:
+    """Refuse rows over a window that was chosen, unless the scenario says what becomes of them; the model's own window
+    is the longest there is."""
+    if "max_model_len" not in scenario.engine or scenario.workload.over_long is not None:
+        return scenario
+    return scenario.model_copy(update={"workload": scenario.workload.model_copy(update={"over_long": "fail"})})
 
 
 def _fewest(scenario: Scenario) -> int:
@@ -192,7 +201,7 @@ def _from_flags(question: PlanQuestion) -> Scenario:
         "model": question.model,
         "engine": dict(question.settings),
         "target": target,
-        "workload": {"over_long": "drop", "arrivals": {"kind": "trace", "path": str(question.trace)}},
+        "workload": {"arrivals": {"kind": "trace", "path": str(question.trace)}},
         "slo": dict(_limit(text) for text in question.slo),
     }
     return parse_scenario(json.dumps(document), source="plan", overrides=question.overrides)

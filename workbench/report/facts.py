@@ -202,6 +202,8 @@ class StudyFacts:
     """Every pair of parameters, strongest first; None where too little is known."""
     confirmation: Mapping[str, Any] | None = None
     """`target`, `default`, `finalists` with predicted and measured objective, `result`."""
+    requests: Mapping[str, Any] | None = None
+    """Rows of the load: read, used, skipped by reason."""
 
     @property
     def pair(self) -> tuple[str, str] | None:

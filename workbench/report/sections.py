@@ -17,6 +17,7 @@ from workbench.report.document import Block, Bullets, Cell, Code, Heading, Parag
 from workbench.report.facts import StudyFacts, TrialFacts
 from workbench.report.quantities import CAUSES, DASH, label, number, parameter, share, shown, signed_share
 from workbench.report.search_sections import front_blocks, prediction_blocks, rate_blocks
+from workbench.workload.account import ImportAccount
 
 _USUAL_SPREAD = 0.25
 """Runs of one configuration that differ by less (relative to their range) are nothing unusual."""
@@ -54,6 +55,8 @@ def _head(study: StudyFacts) -> Iterator[Block]:
     aim = ", ".join(f"{label(name)} ({'higher' if up == 'maximize' else 'lower'} is better)" for name, up in aims)
     trials = "1 trial" if len(study.trials) == 1 else f"{len(study.trials)} trials"
     what = f"{trials}: {', '.join(counts)}. {'Objectives' if len(aims) > 1 else 'Objective'}: {aim}."
+    if study.requests is not None:
+        what += f" Requests: {ImportAccount(**study.requests).describe()}."
     yield Paragraph(text=f"{study.description} {what}".strip())
     for problem in study.problems:
         yield Paragraph(text=problem, kind="warning")

@@ -58,6 +58,7 @@ def study_facts(
         created_at=None if first_run is None else first_run.created_at,
         pareto=values.get("pareto"),
         confirmation=values.get("confirmation"),
+        requests=values.get("requests"),
     )
 
 

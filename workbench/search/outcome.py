@@ -50,6 +50,8 @@ class TrialOutcome:
     """With a sustainable rate as the objective: `passed`, `failed` and the probes."""
     peaks: Mapping[str, Any] | None = None
     """The most that its runs asked of the engine's limits (`metrics.peaks`)."""
+    requests: Mapping[str, Any] | None = None
+    """Rows of the load: read, used, skipped by reason (`workload.account`)."""
     duplicate_of: int | None = None
     """Number of the trial whose outcome this one took over, because they cannot differ."""
     run_path: str | None = None

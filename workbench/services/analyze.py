@@ -17,6 +17,7 @@ from workbench.scenario.document import Document
 from workbench.scenario.errors import ScenarioError
 from workbench.scenario.overrides import apply_override
 from workbench.scenario.problems import describe
+from workbench.workload.account import ImportAccount
 from workbench.workload.analysis import (
     ArrivalFigures,
     LengthFigures,
@@ -31,7 +32,7 @@ from workbench.workload.analysis import (
 from workbench.workload.sharing import SharingFigures, sharing_of_trace
 from workbench.workload.traces.policies import usable
 from workbench.workload.traces.reading import read_requests
-from workbench.workload.traces.table import RowProblem
+from workbench.workload.traces.table import RowProblem, account_of
 
 _LARGE_CHANGE = 0.2
 _ENOUGH_FOR_DRIFT = 300
@@ -44,10 +45,10 @@ class Analysis:
 
     path: str
     format: str
-    num_read: int
-    """Rows of the file."""
-    num_used: int
-    """Rows that a replay would issue under the default policies."""
+    account: ImportAccount
+    """Of the file's rows; used are those that a replay would issue under the default policies."""
+    used: npt.NDArray[np.bool_]
+    """[requests] Which of the columns' requests these are."""
     rows_are: str
     arrival_s: npt.NDArray[np.float64] | None
     """Ascending, s; None without times."""
@@ -75,7 +76,12 @@ class Analysis:
         return {
             "path": self.path,
             "format": self.format,
-            "rows": {"read": self.num_read, "used": self.num_used, "skipped": self.num_read - self.num_used},
+            "rows": {
+                "read": self.account.read,
+                "used": self.account.used,
+                "skipped": self.account.read - self.account.used,
+                "reasons": dict(self.account.skipped),
+            },
             "rows_are": self.rows_are,
             "requests": len(self.input_tokens),
             "input_tokens": _lengths(self.inputs),
@@ -158,8 +164,8 @@ def analyze_file(file: RequestFile) -> Analysis:
     return Analysis(
         path=str(file.path),
         format=read.format,
-        num_read=ledger.num_read,
-        num_used=table.num_rows(keep),
+        account=account_of(ledger.num_read, table.num_rows(keep), ledger.problems()),
+        used=keep,
         rows_are=table.rows_are,
         arrival_s=times,
         input_tokens=table.input_tokens,

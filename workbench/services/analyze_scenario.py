@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from workbench.scenario import load_scenario
 from workbench.services.analyze import Analysis
 from workbench.services.describe import limits_of
@@ -24,7 +26,6 @@ def analyze_scenario(path: Path, overrides: Sequence[str]) -> Analysis:
     summary, source = workload.summary, workload.summary.source
     inputs, outputs = workload.num_prompt_tokens, workload.max_output_tokens
     times = workload.arrival_s if summary.span_s is not None else None
-    num_dropped = sum(figures.num_dropped for figures in summary.classes.values())
     sharing = _sharing(workload)
     notes = list(summary.describe())
     if sharing is None:
@@ -32,8 +33,8 @@ def analyze_scenario(path: Path, overrides: Sequence[str]) -> Analysis:
     return Analysis(
         path=str(path),
         format="scenario",
-        num_read=source.num_read if source is not None else len(workload) + num_dropped,
-        num_used=source.num_used if source is not None else len(workload),
+        account=summary.account,
+        used=np.ones(len(workload), dtype=np.bool_),
         rows_are="requests",
         arrival_s=times,
         input_tokens=inputs,

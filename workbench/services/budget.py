@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from engine.simulation import SimulatedDevice, find_simulated_spec
 from workbench.capacity.kv_plan import Deployment, KvPlan, plan_kv
 from workbench.capacity.remedies import Remedy, find_remedies
 from workbench.capacity.windowed import WindowedPlan, plan_windowed
+from workbench.workload.account import ImportAccount
 
 _WEIGHTS = {
     "bfloat16": None, "bf16": None, "float16": None, "fp16": None, "half": None,
@@ -59,6 +60,8 @@ class Lengths:
     num_requests: int
     mean: float
     p95: float
+    requests: ImportAccount
+    """Of the rows of the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +111,12 @@ class Budget:
             "kv_tokens": plan.kv_tokens,
             "max_concurrency": {str(length): plan.concurrency(length) for length in asked},
             "concurrency": self.concurrency(plan),
-            "lengths": None if self.lengths is None else _fields(self.lengths),
+            "lengths": None if self.lengths is None else asdict(self.lengths),
             "ledger_bytes": plan.ledger,
             "device_bytes": plan.device_bytes,
             "budget_bytes": plan.budget_bytes,
             "startup_lines": startup_lines(plan),
-            "windowed": None if self.windowed is None else _fields(self.windowed),
+            "windowed": None if self.windowed is None else asdict(self.windowed),
             "starts": refused is None,
             "reason": None if refused is None else refused.problem,
             "remedies": [remedy.to_dict() for remedy in self.remedies],
@@ -215,10 +218,15 @@ def _lengths(path: Path) -> Lengths:
 
     analysis = analyze(path)
     totals = np.asarray(analysis.input_tokens, dtype=np.int64) + np.asarray(analysis.output_tokens, dtype=np.int64)
+    totals = totals[analysis.used]
     if not len(totals):
         raise ConfigError(f"--lengths {path}: has no requests to take lengths from")
     return Lengths(
-        source=str(path), num_requests=len(totals), mean=float(totals.mean()), p95=float(np.percentile(totals, 95))
+        source=str(path),
+        num_requests=len(totals),
+        mean=float(totals.mean()),
+        p95=float(np.percentile(totals, 95)),
+        requests=analysis.account,
     )
 
 
@@ -251,7 +259,3 @@ def _cell(plan: KvPlan) -> dict[str, Any]:
         "starts": plan.starts,
         "reason": plan.problem,
     }
-
-
-def _fields(record: Lengths | WindowedPlan) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}

@@ -20,6 +20,7 @@ from workbench.metrics.records import FloatArray, RunRecord
 from workbench.scenario import Scenario, ScenarioError
 from workbench.store.runs import RUN_FILE, load_run
 from workbench.workload import generate_workload
+from workbench.workload.account import ImportAccount
 
 _PERCENTS = (10, 25, 50, 75, 90)
 _SHRINKAGE = 0.1
@@ -105,8 +106,24 @@ def calibrate_runs(
         request_s=float(solution[3]) * 1e-3,
         errors=_errors(fits, solution),
         validity=Validity(max_num_seqs=max(_peak_concurrency(run.record) for run in usable)),
-        provenance={**provenance, "num_runs": len(usable), "held_out": len(usable) > 1},
+        provenance={
+            **provenance,
+            "num_runs": len(usable),
+            "held_out": len(usable) > 1,
+            "requests": _account(runs, usable).to_dict(),
+        },
     )
+
+
+def _account(runs: Sequence[MeasuredRun], usable: Sequence[MeasuredRun]) -> ImportAccount:
+    """Requests of the runs: those with a first token are fitted."""
+    total = ImportAccount(read=0, used=0)
+    for run in runs:
+        table, has_token = run.record.requests, np.isfinite(ttft_s(run.record.requests))
+        part = ImportAccount(read=len(table), used=len(table))
+        part = part.without(int(np.count_nonzero(~has_token)), "without a first token")
+        total += part if any(run is each for each in usable) else part.without(part.used, "in a run with too few")
+    return total
 
 
 class _Fit:

@@ -59,6 +59,7 @@ class RunResult:
             "binding": None if self.binding is None else self.binding.to_dict(),
             "decision_fingerprint": self.record.decision_fingerprint,
             "workload_fingerprint": self.workload.fingerprint,
+            "requests": self.workload.summary.account.to_dict(),
             "workload": self.workload.summary.to_dict(),
             "notes": list(self.record.notes),
             "fleet": None if self.record.fleet is None else dict(self.record.fleet),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from engine.sampling_params import SamplingParams
 from engine.simulation import SimulatedDevice, build_simulation, with_gpu_defaults
 from workbench.metrics.records import FloatArray
 from workbench.scenario import ScenarioError
+from workbench.workload.account import ImportAccount
+from workbench.workload.traces.table import Ledger, account_of
 
 _COLUMNS = ("arrived_at", "input_toks", "output_toks", "first_token_ts", "last_token_ts")
 _MOST_TOKENS = 10_000_000
@@ -36,6 +38,9 @@ class Trace:
     output_tokens: FloatArray
     first_s: FloatArray
     last_s: FloatArray
+    requests: ImportAccount
+    problems: tuple[str, ...]
+    """One line for each kind of row that was skipped, with line numbers."""
 
 
 def evaluate_trace(path: Path, meta: Path, calibrate_fraction: float = 0.0) -> dict[str, Any]:
@@ -53,6 +58,8 @@ def evaluate_trace(path: Path, meta: Path, calibrate_fraction: float = 0.0) -> d
     held_out = slice(count, None)
     return {
         "rows": len(trace.arrived_s),
+        "requests": trace.requests.to_dict(),
+        "problems": list(trace.problems),
         "calibrated_on": count,
         "adjustment": asdict(adjustment),
         "metrics": {
@@ -67,27 +74,68 @@ def evaluate_trace(path: Path, meta: Path, calibrate_fraction: float = 0.0) -> d
 
 
 def read_trace(path: Path) -> Trace:
-    """Rows in order of arrival. Raises `ScenarioError`."""
+    """Return the rows in order of arrival; those that no server can have answered are skipped, and counted.
+
+    Raises `ScenarioError` for a file without two rows that can be used.
+    """
+    ledger, rows = Ledger(), []
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            rows = list(csv.DictReader(stream))
-        columns = np.array([[float(row[name]) for name in _COLUMNS] for row in rows], dtype=np.float64)
-    except KeyError as error:
-        raise ScenarioError(f"{path}: is no per-request trace: column {error} is missing") from error
-    except (OSError, ValueError, TypeError, csv.Error) as error:
+            reader = csv.DictReader(stream)
+            missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise ScenarioError(f"{path}: is not a per-request trace: column {missing[0]!r} is missing")
+            for cells in reader:
+                ledger.num_read += 1
+                row = _numbers(cells)
+                fault = _fault(row)
+                if fault is None:
+                    rows.append(row)
+                else:
+                    ledger.add(fault, "dropped", [reader.line_num])
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ScenarioError(f"{path}: cannot be read as a per-request trace ({error})") from error
-    if len(columns) < 2 or not np.isfinite(columns).all():
-        raise ScenarioError(f"{path}: needs at least two rows of finite numbers (got {len(columns)})")
-    if (columns[:, 1:3] > _MOST_TOKENS).any():
-        raise ScenarioError(f"{path}: input_toks and output_toks must be at most {_MOST_TOKENS}")
+    problems = tuple(problem.describe() for problem in ledger.problems())
+    if len(rows) < 2:
+        raise ScenarioError(
+            f"{path}: needs at least two rows that can be used (got {len(rows)} of {ledger.num_read}). "
+            + "; ".join(problems)
+        )
+    columns = np.array(rows, dtype=np.float64)
     columns = columns[np.argsort(columns[:, 0], kind="stable")]
     return Trace(
+        requests=account_of(ledger.num_read, len(rows), ledger.problems()),
+        problems=problems,
         arrived_s=columns[:, 0],
         prompt_tokens=columns[:, 1],
         output_tokens=columns[:, 2],
         first_s=columns[:, 3],
         last_s=columns[:, 4],
     )
+
+
+def _numbers(cells: Mapping[str, str | None]) -> list[float]:
+    """The row's columns; NaN where a cell is not a number."""
+    found = []
+    for name in _COLUMNS:
+        try:
+            found.append(float(cells[name] or "nan"))
+        except ValueError:
+            found.append(math.nan)
+    return found
+
+
+def _fault(row: Sequence[float]) -> str | None:
+    """Return why no server can have answered so; None where one can."""
+    arrived_s, prompt, output, first_s, last_s = row
+    for name, value in zip(_COLUMNS, row, strict=True):
+        if not math.isfinite(value):
+            return f"{name} is not a finite number"
+    if not (1 <= prompt <= _MOST_TOKENS and 1 <= output <= _MOST_TOKENS):
+        return f"input_toks or output_toks is not from 1 to {_MOST_TOKENS}"
+    if first_s < arrived_s:
+        return "the first token came before its request arrived (two clocks in one row?)"
+    return "the last token came before the first" if last_s < first_s else None
 
 
 Simulate = Callable[[Adjustment, int], tuple[FloatArray, FloatArray]]

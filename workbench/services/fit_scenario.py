@@ -26,7 +26,7 @@ def write_fitted_scenario(analysis: Analysis, path: Path) -> Path:
     file = analysis.file
     if file is None:
         raise ScenarioError(f"{analysis.path}: is a scenario already; --write makes one of a file of requests")
-    if analysis.num_used == 0 or analysis.model_len is None:
+    if analysis.account.used == 0 or analysis.model_len is None:
         raise ScenarioError(f"{file.path}: has no request that can be used, so no scenario can be fitted")
     path.parent.mkdir(parents=True, exist_ok=True)
     text = _header(analysis) + _dumped(_scenario(analysis, file, path.parent))

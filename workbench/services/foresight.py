@@ -23,6 +23,7 @@ from workbench.services.rate_trial import RateHints, rate_to_beat
 from workbench.services.shared_study import default_params, search_of
 from workbench.services.targets import build_target, check_rules
 from workbench.workload import generate_workload
+from workbench.workload.account import ImportAccount
 from workbench.workload.generate import check_fit
 
 
@@ -80,6 +81,18 @@ def marked_if_equal(scenario: Scenario, outcome: TrialOutcome, finished: Sequenc
             reason = f"duplicate of trial {record.number}: identical scheduling decisions and objective"
             return replace(outcome, verdict="SUSPECT", reason=reason, duplicate_of=record.number)
     return outcome
+
+
+def marked_if_fewer(outcome: TrialOutcome, finished: Sequence[TrialRecord]) -> TrialOutcome:
+    """Mark a run that left out requests which the default answered (a shorter window): it cannot win against it."""
+    default = next((record.outcome for record in finished if record.number == 0), None)
+    if outcome.requests is None or default is None or default.requests is None:
+        return outcome
+    here, there = ImportAccount(**outcome.requests), ImportAccount(**default.requests)
+    if here.used_fraction >= there.used_fraction or outcome.verdict != "VALID":
+        return outcome
+    reason = f"not comparable with the default, which leaves out fewer requests: {here.describe()}"
+    return replace(outcome, verdict="SUSPECT", reason=reason)
 
 
 def may_share_prefixes(scenario: Scenario) -> bool:

@@ -18,7 +18,7 @@ from workbench.search.artifacts import RunArchive
 from workbench.search.loop import EvaluateTrial
 from workbench.search.outcome import TrialOutcome
 from workbench.search.trials import OpenTrial
-from workbench.services.foresight import hints_for, marked_if_equal, settle
+from workbench.services.foresight import hints_for, marked_if_equal, marked_if_fewer, settle
 from workbench.services.trials import WORKER_DIED, TrialWorker
 from workbench.store.atomic import TEMPORARY_PREFIX
 from workbench.store.errors import StoreError
@@ -60,7 +60,8 @@ class Lanes:
         settled = settle(self._scenario, trial.params, trial.finished)
         if settled is not None:
             return settled
-        return marked_if_equal(self._scenario, self._run(worker, trial), trial.finished)
+        outcome = marked_if_fewer(self._run(worker, trial), trial.finished)
+        return marked_if_equal(self._scenario, outcome, trial.finished)
 
     def _run(self, worker: TrialWorker, trial: OpenTrial) -> TrialOutcome:
         with self._own_turn():

@@ -47,6 +47,14 @@ class SweepResult:
     def default(self) -> TrialRecord | None:
         return next((record for record in self.records if record.number == 0), None)
 
+    @property
+    def requests(self) -> Mapping[str, Any] | None:
+        """Rows of the load that the winner answered: read, used, skipped by reason."""
+        answered = [
+            record.outcome.requests for record in (self.best, self.default, *self.records) if record is not None
+        ]
+        return next((each for each in answered if each is not None), None)
+
     def to_json(self) -> dict[str, Any]:
         """The object of `workbench sweep --json`, and of `study.json`."""
         default, best = self.default, self.best
@@ -57,6 +65,7 @@ class SweepResult:
             "direction": "maximize" if self.search.maximize else "minimize",
             "seed": self.seed,
             "num_trials": self.num_trials,
+            "requests": self.requests,
             "default": None
             if default is None
             else {"params": default.params, "metrics": default.outcome.metrics, "verdict": default.outcome.verdict},

@@ -238,6 +238,7 @@ def outcome_of(result: RunResult, *, objective: float | None) -> TrialOutcome:
         fingerprint=result.record.decision_fingerprint,
         binding=None if result.binding is None else result.binding.to_dict(),
         engine=dict(result.record.engine),
+        requests=result.workload.summary.account.to_dict(),
     )
 
 

@@ -27,6 +27,8 @@ class ClampCounts:
     num_lowered: int = 0
     num_clipped: int = 0
     num_dropped: int = 0
+    num_rows_dropped: int = 0
+    """Rows of the class's file that none of its requests could come from: they are over the model's window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +67,23 @@ class ClassRowsBuilder:
         rows, num_raised, num_lowered = (
             self._from_lengths(arrival_s) if self.table is None else self._from_file(arrival_s)
         )
+        drawn = rows
         rows, num_over = self._within_model(rows)
         return rows, ClampCounts(
             num_raised=num_raised,
             num_lowered=num_lowered,
             num_clipped=num_over if self.over_long == "clip" else 0,
             num_dropped=num_over if self.over_long == "drop" else 0,
+            num_rows_dropped=self._num_file_rows(drawn) - self._num_file_rows(rows),
         )
+
+    def _num_file_rows(self, rows: ClassRows) -> int:
+        """Rows (or conversations) of the file that these requests came from."""
+        if self.table is None:
+            return 0
+        drawn = np.zeros(len(self.table), dtype=np.bool_)
+        drawn[rows.file_row] = True
+        return self.table.num_rows(drawn)
 
     def _from_lengths(self, arrival_s: FloatArray) -> tuple[ClassRows, int, int]:
         kind, seed = self.kind, self.seed

@@ -70,7 +70,8 @@ def generate_workload(
         raise ScenarioError("workload: gives no requests. Raise num_requests, duration or rate")
     prompts = prompts_of(prompt_seed if prompt_seed is not None else seed, limits, columns, tables)
     reports = {name: account for name, (_, account) in files.items()}
-    return _workload(spec, seed, columns, prompts, summarize_workload(spec, columns, over_long, report, reports))
+    summary = summarize_workload(spec, columns, over_long, report, reports, limits.max_model_len)
+    return _workload(spec, seed, columns, prompts, summary)
 
 
 def _file_of(kind: RequestClass) -> tuple[TraceTable, ImportReport]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from workbench.workload.account import ImportAccount
 from workbench.workload.prompts import PromptSource, TokenArray
 from workbench.workload.traces.table import ImportReport
 
@@ -102,6 +103,8 @@ class WorkloadSummary:
     classes: Mapping[str, ClassSummary]
     over_long: str
     """The policy that was in force."""
+    account: ImportAccount
+    """Of the rows of its files, or of the requests that were generated."""
     source: ImportReport | None = None
     """Account of the trace file."""
     files: Mapping[str, ImportReport] = field(default_factory=dict)
@@ -127,7 +130,7 @@ class WorkloadSummary:
                 lines.append(
                     f"{name}: over_long {self.over_long}: {figures.num_clipped} clipped, {figures.num_dropped} dropped"
                 )
-        return lines
+        return [*lines, f"requests: {self.account.describe()}"]
 
     def _describe_arrivals(self) -> str:
         if self.span_s is None or self.rate_per_s is None or self.cv is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from workbench.scenario.arrivals import (
     StagesArrivals,
 )
 from workbench.scenario.schema import WorkloadSpec
+from workbench.workload.account import ImportAccount
 from workbench.workload.analysis import thirds
 from workbench.workload.class_rows import ClampCounts
 from workbench.workload.columns import Columns, FloatArray, IntArray
@@ -33,7 +35,8 @@ def summarize_workload(
     columns: Columns,
     over_long: str,
     source: ImportReport | None,
-    files: Mapping[str, ImportReport] | None = None,
+    files: Mapping[str, ImportReport],
+    max_model_len: int | None,
 ) -> WorkloadSummary:
     """Realised figures of the columns; `files` are the accounts of the classes' files."""
     times = columns.arrival_s
@@ -47,11 +50,30 @@ def summarize_workload(
         cv=float(gaps.std() / gaps.mean()) if is_timed else None,
         classes={name: _class_summary(columns, number, name) for number, name in enumerate(columns.class_names)},
         over_long=over_long,
+        account=_account(columns, source, files, f"input + output over max_model_len {max_model_len}"),
         source=source,
-        files=dict(files or {}),
+        files=dict(files),
         rate_drift=_rate_drift(times) if is_timed else None,
         num_conversations=int(columns.session_index.max(initial=-1)) + 1 if source is None else 0,
     )
+
+
+def _account(
+    columns: Columns, source: ImportReport | None, files: Mapping[str, ImportReport], over: str
+) -> ImportAccount:
+    """Rows of files where requests come from files, generated requests where they do not."""
+    found = ImportAccount(read=0, used=0)
+    for number, name in enumerate(columns.class_names):
+        clamps = columns.clamps.get(name, ClampCounts())
+        if name in files:
+            found += files[name].account.without(clamps.num_rows_dropped, over)
+        elif source is None or columns.clamps:
+            count = int(np.count_nonzero(columns.class_index == number)) + clamps.num_dropped
+            found += ImportAccount(read=count, used=count).without(clamps.num_dropped, over)
+    if source is None:
+        return found
+    times = source.account
+    return times if not columns.clamps else found + replace(times, read=times.read - times.used, used=0)
 
 
 def _rate_drift(times: FloatArray) -> float | None:

@@ -13,6 +13,7 @@ from engine.outputs import RequestOutput
 from engine.request import Request
 from engine.stats import AdmissionStop, StepStats
 from engine.step_log import StepLog
+from workbench.workload.account import ImportAccount
 from workbench.workload.prompts import RandomPrompts, Vocabulary
 from workbench.workload.records import ClosedLoopPacing, Workload, WorkloadSummary
 
@@ -124,6 +125,7 @@ def workload_of(
         seed=0,
         fingerprint="",
         summary=WorkloadSummary(
+            account=ImportAccount(read=count, used=count),
             num_requests=count,
             span_s=None,
             asked_rate_per_s=None,

@@ -92,7 +92,8 @@ def test_analyze_text_counts_and_says_what_a_token_is(
     shared_data: Path, name: str, read: int, used: int, requests: int
 ) -> None:
     got = analyze(shared_data / "traces" / name).to_json()
-    assert got["rows"] == {"read": read, "used": used, "skipped": read - used}
+    assert got["rows"] == {"read": read, "used": used, "skipped": read - used, "reasons": got["rows"]["reasons"]}
+    assert sum(got["rows"]["reasons"].values()) == read - used
     assert got["requests"] == requests
     assert got["tokenizer"] == "bytes"
     assert any("bytes" in note for note in got["notes"])
@@ -149,7 +150,7 @@ def test_analyze_drift_between_thirds_is_said(tmp_path: Path) -> None:
 def test_analyze_scenario_describes_its_workload() -> None:
     got = analyze(REPOSITORY / "scenarios" / "chat-system-prompt.yaml").to_json()
     assert got["format"] == "scenario"
-    assert got["rows"] == {"read": 300, "used": 300, "skipped": 0}
+    assert got["rows"] == {"read": 300, "used": 300, "skipped": 0, "reasons": {}}
     assert got["prefix"]["hit_fraction"] > 0.8
     assert len(got["fingerprint"]) == 64
 

@@ -15,7 +15,7 @@ from workbench.services.evaluate_iog import was_served_before
 from workbench.services.evaluate_lengths import published_lengths
 from workbench.services.evaluate_ops import evaluate_ops
 from workbench.services.evaluate_row import device_of, target_of, workload_of
-from workbench.services.evaluate_trace import evaluate_trace
+from workbench.services.evaluate_trace import evaluate_trace, read_trace
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> Path:
@@ -252,7 +252,7 @@ def test_row_that_names_another_form_of_its_gpu_is_simulated_as_measured() -> No
 
 
 def test_row_with_a_trace_replays_it(tmp_path: Path) -> None:
-    trace = [{"arrived_at": 5.0 + i, "input_toks": 100 + i, "output_toks": 3, "first_token_ts": 0, "last_token_ts": 0}
+    trace = [{"arrived_at": 5.0 + i, "input_toks": 100 + i, "output_toks": 3, "first_token_ts": 9, "last_token_ts": 9}
              for i in range(3)]  # fmt: skip
     write(tmp_path / "t.csv", trace)
     row = {**RUN, "len_dist": "per-request in t.csv"}
@@ -266,7 +266,7 @@ def test_trace_prediction_compares_percentiles_and_calibration_keeps_its_rows_ou
     """A trace made by the simulator itself, 20 % slower: calibration finds the factor."""
     meta = tmp_path / "a100_x.meta.json"
     meta.write_text(json.dumps({"engine_kwargs": {"model": "Llama-3.1-8B", "max_num_seqs": 32}}))
-    rows = [{"arrived_at": i * 0.2, "input_toks": 300, "output_toks": 40, "first_token_ts": 1.0, "last_token_ts": 2.0}
+    rows = [{"arrived_at": i * 0.2, "input_toks": 300, "output_toks": 40, "first_token_ts": 9.0, "last_token_ts": 9.0}
             for i in range(30)]  # fmt: skip
     from engine.executor.cost_model.calibrated import Adjustment
     from workbench.services import evaluate_trace as module
@@ -284,18 +284,28 @@ def test_trace_prediction_compares_percentiles_and_calibration_keeps_its_rows_ou
     assert abs(calibrated["metrics"]["tpot_s"]["p50"]["error"]) < 0.03
 
 
+def test_trace_counts_the_rows_that_no_server_can_have_answered(tmp_path: Path) -> None:
+    good = {"arrived_at": 5.0, "input_toks": 8, "output_toks": 4, "first_token_ts": 6.0, "last_token_ts": 7.0}
+    rows = [good, good, {**good, "first_token_ts": 1.5}, {**good, "last_token_ts": "inf"}, {**good, "output_toks": 0}]
+    trace = read_trace(write(tmp_path / "t.csv", rows))
+    assert (trace.requests.read, trace.requests.used) == (5, 2)
+    assert list(trace.requests.skipped.values()) == [1, 1, 1]
+    assert trace.problems[0].startswith("1 dropped: the first token came before its request arrived")
+    assert trace.problems[0].endswith("(line 4)")
+
+
 def test_trace_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", [{"a": 1}])
     meta = tmp_path / "m.json"
     meta.write_text("[]")
-    with pytest.raises(ScenarioError, match=r"t\.csv: is no per-request trace"):
+    with pytest.raises(ScenarioError, match=r"t\.csv: is not a per-request trace"):
         evaluate_trace(path, meta)
 
 
 @pytest.mark.parametrize(
     ("cells", "options", "message"),
     [
-        ({"input_toks": "1e12"}, {}, "must be at most 10000000"),
+        ({"input_toks": "1e12"}, {}, "is not from 1 to 10000000"),
         ({}, [1], "must hold an object with engine_kwargs"),
         ({}, {"tensor_parallel_size": "two"}, "tensor_parallel_size must be a whole number"),
     ],

@@ -98,7 +98,8 @@ def within_model(
         fitting = max_model_len / int(total.max()) * file.length_scale
         raise ScenarioError(
             f"{file.path}:{int(table.lines[over][0])}: {kind}, as in {int(over.sum())} of {len(table)} rows. "
-            f"Set workload.over_long to drop or clip, or workload.arrivals.length_scale to {fitting:.3g}"
+            f"Raise engine.max_model_len to {int(total.max())}, or set workload.over_long to drop or clip, or "
+            f"workload.arrivals.length_scale to {fitting:.3g}"
         )
     if over_long == "drop":
         return kept(table, ~over, kind, ledger)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from workbench.workload.account import ImportAccount
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -60,12 +63,26 @@ class ImportReport:
     def num_skipped(self) -> int:
         return self.num_read - self.num_used
 
+    @property
+    def account(self) -> ImportAccount:
+        """Return the rows by what became of them."""
+        return account_of(self.num_read, self.num_used, self.problems)
+
     def describe(self) -> list[str]:
         """One line of counts, one per kind of problem, one per note."""
         head = (
             f"{self.path} ({self.format}): {self.num_read} rows read, {self.num_used} used, {self.num_skipped} skipped"
         )
         return [head, *(problem.describe() for problem in self.problems), *self.notes]
+
+
+def account_of(num_read: int, num_used: int, problems: Sequence[RowProblem]) -> ImportAccount:
+    """Count the skipped rows by reason; what is left are conversations of which every request was left out."""
+    skipped = {problem.kind: problem.count for problem in problems if problem.action == "dropped"}
+    rest = num_read - num_used - sum(skipped.values())
+    if rest:
+        skipped["no request that can be used"] = rest
+    return ImportAccount(read=num_read, used=num_used, skipped=skipped)
 
 
 @dataclass(frozen=True, slots=True)
