@@ -26,10 +26,7 @@ def export_command(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write there instead of to stdout.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Write what starts a study's winner, a run or a plan: script, vLLM or Compose file, Kubernetes, environment.
-
-    Example: workbench export reports/chat-1a2b3c4d --format k8s --out chat.yaml
-    """
+    """Write what starts a study's winner, a run or a plan: script, vLLM or Compose file, Kubernetes, environment."""
     from workbench.services.export import export
     from workbench.services.serve import parse_settings
 
