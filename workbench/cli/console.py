@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 
 if TYPE_CHECKING:
     from workbench.loadgen.target import Progress
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+def _is_wrapped(stream: TextIO) -> bool:
+    """Lines are wrapped where a person reads them; a file or a pipe gets them whole."""
+    return stream.isatty() or "COLUMNS" in os.environ
+
+
+out = Console(highlight=False, soft_wrap=not _is_wrapped(sys.stdout))
+err = Console(stderr=True, highlight=False, soft_wrap=not _is_wrapped(sys.stderr))
+
+
+def write(text: str, indent: int = 2) -> None:
+    """Print a line on stdout, wrapped to the terminal with further lines indented by `indent` columns."""
+    if not out.soft_wrap:
+        text = textwrap.fill(
+            text, out.width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        )
+    out.print(text, markup=False, soft_wrap=True)
 
 
 def seconds(value: float | None) -> str:

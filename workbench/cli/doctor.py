@@ -19,7 +19,7 @@ def doctor_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Name the symptom, its cause with the evidence, and the change to make."""
-    from workbench.cli.console import out
+    from workbench.cli.console import write
     from workbench.services.doctor import diagnose
 
     diagnosis = diagnose(path)
@@ -28,14 +28,14 @@ def doctor_command(
 
         print_json(diagnosis.to_json())
         return
-    out.print(f"{diagnosis.path} ({diagnosis.source})", markup=False)
+    write(f"{diagnosis.path} ({diagnosis.source})")
     if not diagnosis.findings:
-        out.print("nothing found", markup=False)
+        write("nothing found")
     for number, finding in enumerate(diagnosis.findings, 1):
         where = f" [{finding.where}]" if finding.where else ""
-        out.print(f"{number}. {finding.code}{where}: {finding.symptom}", markup=False)
-        out.print(f"   cause: {finding.cause}", markup=False)
+        write(f"{number}. {finding.code}{where}: {finding.symptom}", 3)
+        write(f"   cause: {finding.cause}", 10)
         for change in finding.changes:
-            out.print(f"   change: {change}", markup=False)
+            write(f"   change: {change}", 11)
     for note in diagnosis.notes:
-        out.print(f"note: {note}", markup=False)
+        write(f"note: {note}")

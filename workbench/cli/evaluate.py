@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from workbench.cli.console import number, out
+from workbench.cli.examples import example
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 Csv = Annotated[Path, typer.Argument(metavar="FILE.csv")]
@@ -25,7 +26,7 @@ def _print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False, default=str) + "\n")
 
 
-@evaluate_app.command("ops")
+@evaluate_app.command("ops", epilog=example("workbench evaluate ops linear.csv"))
 def evaluate_ops_command(file: Csv, as_json: Json = False) -> None:
     """Predict the rows of an operator table; error = predicted / measured - 1."""
     from workbench.services.evaluate_ops import evaluate_ops
@@ -44,7 +45,7 @@ def evaluate_ops_command(file: Csv, as_json: Json = False) -> None:
     out.print(f"{file.name}: {known} of {len(result['rows'])} rows predicted{tail}", markup=False)
 
 
-@evaluate_app.command("e2e")
+@evaluate_app.command("e2e", epilog=example("workbench evaluate e2e runs.csv --json"))
 def evaluate_e2e_command(file: Csv, as_json: Json = False) -> None:
     """Simulate published runs and compare every figure they have, in vLLM's definitions."""
     from workbench.services.evaluate_e2e import evaluate_e2e
@@ -61,7 +62,9 @@ def evaluate_e2e_command(file: Csv, as_json: Json = False) -> None:
         out.print(f"{row['id']}: {', '.join(parts)}", markup=False)
 
 
-@evaluate_app.command("trace")
+@evaluate_app.command(
+    "trace", epilog=example("workbench evaluate trace t.csv --meta t.meta.json --calibrate-fraction 0.1")
+)
 def evaluate_trace_command(
     file: Csv,
     meta: Annotated[Path, typer.Option("--meta", metavar="FILE.meta.json", help="Engine arguments of the trace.")],
@@ -92,7 +95,7 @@ def evaluate_trace_command(
     out.print(table)
 
 
-@catalog_app.command("gpus")
+@catalog_app.command("gpus", epilog=example("workbench catalog gpus"))
 def catalog_gpus(as_json: Json = False) -> None:
     """GPUs: data sheet, price, and where the cost model was measured."""
     from dataclasses import asdict
@@ -125,7 +128,7 @@ def catalog_gpus(as_json: Json = False) -> None:
     out.print(table)
 
 
-@catalog_app.command("models")
+@catalog_app.command("models", epilog=example("workbench catalog models"))
 def catalog_models(as_json: Json = False) -> None:
     """Models: geometry and what a token of KV cache takes."""
     from dataclasses import asdict

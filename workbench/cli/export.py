@@ -10,13 +10,14 @@ import typer
 
 
 def export_command(
-    source: Annotated[Path, typer.Argument(metavar="STUDY|PLAN", help="Folder of a study, or a plan file.")],
+    source: Annotated[Path, typer.Argument(metavar="STUDY|RUN|PLAN", help="Folder of a study or run, or a plan file.")],
     format_name: Annotated[
         str, typer.Option("--format", help="vllm-args, vllm-yaml, compose, k8s or env.")
     ] = "vllm-args",
     vllm_version: Annotated[
         str | None, typer.Option(help="Version whose options are checked. Default: the newest stored.")
     ] = None,
+    trial: Annotated[int | None, typer.Option(min=0, help="Trial of the study to export. Default: its winner.")] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Further option of vLLM; repeatable.")
     ] = None,
@@ -25,7 +26,7 @@ def export_command(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write there instead of to stdout.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Write what starts a study's winner or a plan: script, vLLM configuration, Compose, Kubernetes, environment."""
+    """Write what starts a study's winner, a run or a plan: script, vLLM or Compose file, Kubernetes, environment."""
     from workbench.services.export import export
     from workbench.services.serve import parse_settings
 
@@ -33,7 +34,15 @@ def export_command(
         options = parse_settings(option or [])
     except ValueError as error:
         raise typer.BadParameter(str(error).replace("--set", "--option")) from None
-    exported = export(source, format_name, vllm_version=vllm_version, options=options, pool=pool, namespace=namespace)
+    exported = export(
+        source,
+        format_name,
+        trial=trial,
+        vllm_version=vllm_version,
+        options=options,
+        pool=pool,
+        namespace=namespace,
+    )
     if out is not None:
         out.write_text(exported.text, encoding="utf-8")
         if format_name == "vllm-args":

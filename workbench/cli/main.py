@@ -11,10 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from workbench.cli.budget import budget_command
+from workbench.cli.compare import compare_command
 from workbench.cli.doctor import doctor_command
 from workbench.cli.evaluate import catalog_app, evaluate_app
+from workbench.cli.examples import example
 from workbench.cli.export import export_command
 from workbench.cli.failures import exit_code_of
+from workbench.cli.listing import list_command
 from workbench.cli.plan import plan_command
 
 # The load generator shares the cores with the engine; spinning OpenMP threads would slow both by a factor of four.
@@ -22,9 +25,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 app = typer.Typer(
     name="workbench",
-    help="Choose and verify an LLM server's parameters, before and after the GPU is there.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -45,14 +46,42 @@ _INTERRUPTED = 130
 """What Typer makes of Ctrl-C."""
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        print(f"workbench {version('llm-serving-workbench')}")
+        raise typer.Exit
+
+
 def print_json(value: Any) -> None:
     """One JSON object on stdout; refuses what is not finite."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False, default=str) + "\n")
 
 
-@app.command()
+@app.command(
+    epilog=example(
+        "workbench sweep scenarios/quickstart.yaml --trials 24",
+        "workbench sweep --model Qwen/Qwen3-8B --gpu l40s --trace requests.csv --slo ttft_p95=2s",
+    )
+)
 def sweep(
-    scenario: ScenarioPath,
+    scenario: Annotated[
+        Path | None,
+        typer.Argument(metavar="[SCENARIO]", help="Scenario file (YAML); or --model, --gpu, --trace, --slo."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Name in the catalogue, or a directory with a config.json.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="Name in the catalogue, for example a100-80g-sxm.")] = None,
+    trace: Annotated[Path | None, typer.Option(metavar="FILE", help="Recorded requests with arrival times.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests per second to replay it at. Default: as recorded.")
+    ] = None,
+    slo: Annotated[
+        list[str] | None, typer.Option(metavar="A=B", help="ttft_p95=2s, tpot_p95=50ms; repeatable.")
+    ] = None,
+    tp: Annotated[int | None, typer.Option(min=1, help="GPUs that share the model (tensor parallel).")] = None,
+    quantization: Annotated[str | None, typer.Option(help="Weights: fp8, int8 or int4. Default: bfloat16.")] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="KV cache: fp8. Default: bfloat16.")] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Trials in all, the default included.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the search.")] = None,
     overrides: Set = None,
@@ -75,14 +104,26 @@ def sweep(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Tune the engine's parameters for a scenario and write a report."""
+    """Tune the engine's parameters for a scenario, or for a model, GPU and trace, and write a report."""
     from workbench.cli.sweep import sweep_command
+    from workbench.services.sweep_question import SweepQuestion, load_question
 
+    question = SweepQuestion(
+        scenario=scenario,
+        overrides=overrides or (),
+        model=model,
+        gpu=gpu,
+        trace=trace,
+        rate_per_s=rate,
+        slo=slo or (),
+        tensor_parallel_size=tp,
+        quantization=quantization,
+        kv_cache_dtype=kv_dtype,
+    )
     sweep_command(
-        scenario,
+        load_question(question),
         trials=trials,
         seed=seed,
-        overrides=overrides or [],
         parent=out,
         resume=resume,
         storage=storage,
@@ -93,7 +134,7 @@ def sweep(
     )
 
 
-@app.command()
+@app.command(epilog=example("workbench worker --study chat-1a2b3c4d --storage postgresql://db/studies --workers 4"))
 def worker(
     study: Annotated[str, typer.Option(metavar="NAME", help="The study's name, as the sweep says it.")],
     storage: Annotated[str, typer.Option(metavar="URL", help="The database that the sweep was given.")],
@@ -106,7 +147,7 @@ def worker(
     worker_command(study, storage=storage, workers=workers, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog=example("workbench run scenarios/quickstart.yaml --set engine.max_num_seqs=32"))
 def run(
     scenario: ScenarioPath,
     overrides: Set = None,
@@ -119,7 +160,7 @@ def run(
     run_command(scenario, overrides=overrides or [], parent=out, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog=example("workbench analyze requests.csv --write chat.yaml"))
 def analyze(
     path: Annotated[
         Path, typer.Argument(metavar="FILE|SCENARIO", help="File of requests (any known format), or a scenario.")
@@ -140,7 +181,12 @@ def analyze(
     analyze_command(path, tokenizer=tokenizer, overrides=overrides or [], directory=out, write=write, as_json=as_json)
 
 
-@app.command()
+@app.command(
+    epilog=example(
+        "workbench calibrate scenarios/quickstart.yaml --out profile.json",
+        "workbench calibrate Qwen/Qwen3-8B --endpoint http://127.0.0.1:8000 --gpu l40s",
+    )
+)
 def calibrate(
     source: Annotated[
         str,
@@ -175,7 +221,7 @@ def calibrate(
     )
 
 
-@app.command()
+@app.command(epilog=example("workbench report chat-1a2b3c4d", "workbench report runs/chat-1 --dialect vllm"))
 def report(
     path: Annotated[
         Path, typer.Argument(metavar="STUDY|RUN", help="Folder of a study or a run, or its name under reports/.")
@@ -192,7 +238,7 @@ def report(
     report_command(path, dialect=dialect, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog=example("workbench serve --model tiny --port 8000"))
 def serve(
     model: Annotated[str, typer.Option(help="Built-in model, local directory, GGUF file or hub id.")] = "tiny",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -208,13 +254,55 @@ def serve(
     run_server(model=model, host=host, port=port, settings=overrides or [], served_model_name=served_model_name)
 
 
-app.command("budget")(budget_command)
-app.command("doctor")(doctor_command)
-app.command("export")(export_command)
-app.command("plan")(plan_command)
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Choose and verify an LLM server's parameters, before and after the GPU is there."""
 
 
-@app.command()
+@app.command(epilog=example("workbench init chat.yaml --model Qwen/Qwen3-8B --gpu l40s"))
+def init(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Where the scenario goes.")] = Path("scenario.yaml"),
+    model: Annotated[str, typer.Option(help="Name in the catalogue, or a directory with a config.json.")] = (
+        "Qwen/Qwen2.5-7B-Instruct"
+    ),
+    gpu: Annotated[str, typer.Option(help="Name in the catalogue, for example a100-80g-sxm.")] = "a100-80g-sxm",
+    as_json: Json = False,
+) -> None:
+    """Write a commented scenario to start from; never over a file that exists."""
+    from workbench.services.init import write_scenario
+
+    write_scenario(path, model=model, gpu=gpu)
+    if as_json:
+        print_json({"written": str(path)})
+    else:
+        print(f"{path}: written. Next: workbench run {path}, or workbench sweep {path}")
+
+
+app.command("budget", epilog=example("workbench budget --model Qwen/Qwen2.5-7B-Instruct --gpu a100-80g-sxm"))(
+    budget_command
+)
+app.command("compare", epilog=example("workbench compare reports/runs/chat-1 reports/runs/chat-2"))(compare_command)
+app.command("doctor", epilog=example("workbench doctor reports/runs/chat-1", "workbench doctor vllm.log"))(
+    doctor_command
+)
+app.command("export", epilog=example("workbench export reports/chat-1a2b3c4d --format k8s --out chat.yaml"))(
+    export_command
+)
+app.command("list", epilog=example("workbench list", "workbench list results --json"))(list_command)
+app.command(
+    "plan",
+    epilog=example(
+        "workbench plan --model Qwen/Qwen2.5-7B-Instruct --gpu a100-80g-sxm --trace requests.csv --rate 20 "
+        "--slo ttft_p95=2s --slo tpot_p95=50ms"
+    ),
+)(plan_command)
+
+
+@app.command(epilog=example("workbench dashboard", "workbench dashboard --store results --port 8600"))
 def dashboard(
     store: Annotated[Path, typer.Option(help="Folder that holds the results.")] = Path("reports"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page.")] = 8501,
@@ -222,10 +310,10 @@ def dashboard(
     """Open the Streamlit dashboard over the stored results."""
     from workbench.services.dashboard import run_dashboard
 
-    raise typer.Exit(run_dashboard(store, port))
+    run_dashboard(store, port)
 
 
-@scenario_app.command("validate")
+@scenario_app.command("validate", epilog=example("workbench scenario validate scenarios/quickstart.yaml"))
 def scenario_validate(scenario: ScenarioPath, overrides: Set = None, as_json: Json = False) -> None:
     """Check a scenario file, its engine configuration and its workload; nothing runs."""
     from workbench.services.describe import describe_scenario
@@ -237,7 +325,7 @@ def scenario_validate(scenario: ScenarioPath, overrides: Set = None, as_json: Js
         print(f"{scenario}: valid ({described['scenario']['name']})")
 
 
-@scenario_app.command("show")
+@scenario_app.command("show", epilog=example("workbench scenario show scenarios/quickstart.yaml"))
 def scenario_show(scenario: ScenarioPath, overrides: Set = None, as_json: Json = False) -> None:
     """Show a scenario with all defaults, and the workload it generates."""
     from workbench.cli.show import render_scenario
@@ -250,7 +338,7 @@ def scenario_show(scenario: ScenarioPath, overrides: Set = None, as_json: Json =
         render_scenario(described)
 
 
-@scenario_app.command("schema")
+@scenario_app.command("schema", epilog=example("workbench scenario schema > scenario.schema.json"))
 def scenario_schema(as_json: Json = False) -> None:
     """Print the JSON Schema of scenario files, for editors."""
     from workbench.scenario import json_schema

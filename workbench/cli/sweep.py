@@ -9,7 +9,7 @@ from rich.table import Table
 from workbench.cli.console import err, metric, number, out, params
 from workbench.cli.signals import sigterm_as_interrupt
 from workbench.report.rate_words import RATE, gap_in_words
-from workbench.scenario import ScenarioError, load_scenario
+from workbench.scenario import Scenario, ScenarioError
 from workbench.scenario.base import parse_duration
 from workbench.search.confirmation import Confirmation
 from workbench.search.outcome import TrialState
@@ -33,11 +33,10 @@ _SHOWN = (
 
 
 def sweep_command(
-    scenario: Path,
+    loaded: Scenario,
     *,
     trials: int | None,
     seed: int | None,
-    overrides: list[str],
     parent: Path,
     resume: bool,
     storage: str | None,
@@ -46,7 +45,6 @@ def sweep_command(
     budget: str | None,
     as_json: bool,
 ) -> None:
-    loaded = load_scenario(scenario, overrides)
     objective = loaded.search.objective if loaded.search is not None else ""
 
     def on_start(directory: Path, done: int, total: int) -> None:

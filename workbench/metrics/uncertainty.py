@@ -62,15 +62,18 @@ def gain_interval(
     *,
     maximize: bool,
     policy: SloPolicy | None = None,
+    windows: tuple[Window | None, Window | None] = (None, None),
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Interval | None:
     """other / baseline - 1 in one figure, signed so that positive is better; None where the ratio does not exist.
 
+    `windows` are the parts of both that count.
+
     The two runs are resampled independently, which overstates the interval when they share their requests.
     """
-    base = _draws(baseline, name, policy, None, np.random.Generator(np.random.PCG64([seed, 0])))
-    new = _draws(other, name, policy, None, np.random.Generator(np.random.PCG64([seed, 1])))
+    base = _draws(baseline, name, policy, windows[0], np.random.Generator(np.random.PCG64([seed, 0])))
+    new = _draws(other, name, policy, windows[1], np.random.Generator(np.random.PCG64([seed, 1])))
     if base is None or new is None or base[0] <= 0:
         return None
     usable = base > 0

@@ -12,7 +12,7 @@ from workbench.report.run_facts import run_facts
 from workbench.report.study_facts import study_facts, trial_facts
 from workbench.store.errors import StoreError
 from workbench.store.runs import RUN_FILE, RunInfo, list_runs, load_run
-from workbench.store.studies import STUDY_FILE, list_studies, load_study
+from workbench.store.studies import STUDY_FILE, is_trial_directory, list_studies, load_study
 
 __all__ = [
     "REPORT_FILE",
@@ -75,7 +75,8 @@ def runs(store: Path) -> list[Entry]:
     alone = _runs_in(store / RUNS_FOLDER, prefix="")
     ordered = sorted(alone, key=lambda entry: -entry.modified_s)
     for study in studies(store):
-        ordered += _runs_in(study.directory, prefix=f"{study.name} / ")
+        found = _runs_in(study.directory, prefix=f"{study.name} / ")
+        ordered += [entry for entry in found if is_trial_directory(entry.directory)]
     return ordered
 
 
@@ -156,7 +157,6 @@ def _runs_in(parent: Path, prefix: str) -> list[Entry]:
             problem=entry.problem,
         )
         for entry in found
-        if entry.directory.name != "plots"  # the report's pictures lie beside the runs of a study
     ]
 
 

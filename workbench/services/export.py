@@ -1,4 +1,4 @@
-"""`workbench export`: from a study's winner or a plan to files that start it."""
+"""`workbench export`: from a study, a run or a plan to files that start it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.catalog import find_catalog_model, published_name
+from engine.catalog import GpuSpec, find_catalog_model, find_gpu, published_name
 from engine.config import engine_field_names
 from engine.errors import ConfigError
+from engine.simulation import device_memory_bytes, find_simulated_spec, graph_bytes
 from workbench.capacity.deployment import DeploymentPlan, Pool, read_deployment
 from workbench.report.export import FORMATS, DeploymentFacts, PoolFacts, RouterFacts, render
 from workbench.report.export.facts import OptionValue
+from workbench.report.export.gpu_products import PRODUCT_LABEL, find_product
 from workbench.report.export.vllm_options import UnknownOption, check_option, list_versions
 from workbench.scenario import ScenarioError
-from workbench.services.export_study import plan_of_study
-from workbench.services.report import find_study
+from workbench.services.export_source import ExportSource, dns_name, read_run_source, read_study_source
+from workbench.services.report import find_run, find_study
 from workbench.store.plans import read_plan
+from workbench.store.runs import RUN_FILE
 from workbench.store.studies import STUDY_FILE
 
 _SILENT = frozenset({"model", "dtype", "kv_cache_dtype", "seed"})
@@ -27,6 +30,8 @@ _OURS = frozenset({"device_memory", "kv_policy", "preemption", "batching", "thre
 _BLOCK_MULTIPLE = 16
 """vLLM's attention kernels on GPUs take multiples of it."""
 _RENAMED = {"num_blocks": "num-gpu-blocks-override"}
+_GRAPHS_BUDGETED_SINCE = (0, 21)
+"""vLLM version from which captured CUDA graphs come out of gpu_memory_utilization; before, they came on top."""
 _CHECKPOINT_ONLY = {"int8": "GPTQ-Int8 or W8A8", "int4": "AWQ or GPTQ"}
 
 
@@ -53,40 +58,57 @@ def export(
     source: Path,
     format_name: str,
     *,
+    trial: int | None = None,
     vllm_version: str | None = None,
     options: Mapping[str, OptionValue] | None = None,
     pool: str | None = None,
     namespace: str = "default",
 ) -> Exported:
-    """Raises `ConfigError` for an option that the version lacks, `ScenarioError` for what is no study or plan."""
+    """Render one file; `trial` chooses another of a study's trials than the winner.
+
+    Raises `ConfigError` for an option that the version lacks, `ScenarioError` for what cannot be deployed.
+    """
     if format_name not in FORMATS:
         raise ConfigError(f"--format: must be one of {', '.join(FORMATS)} (got {format_name!r})")
     version = vllm_version or list_versions()[-1]
-    name, plan, provenance, warnings = _read(source)
-    provenance = (*provenance, *(f"warning: {warning}" for warning in warnings))
-    facts, more = _facts(name, plan, provenance, version, options or {})
+    found = _read(source, trial)
+    facts, warnings = _facts(found, version, options or {})
     facts = replace(facts, namespace=namespace)
     if pool is not None and pool not in {item.name for item in facts.pools}:
         raise ConfigError(f"--pool: must be one of {', '.join(item.name for item in facts.pools)} (got {pool!r})")
     text = render(format_name, facts, pool)
-    return Exported(format=format_name, text=text, vllm_version=version, warnings=(*warnings, *more))
+    return Exported(format=format_name, text=text, vllm_version=version, warnings=warnings)
 
 
-def _read(source: Path) -> tuple[str, DeploymentPlan, tuple[str, ...], tuple[str, ...]]:
-    """(name, what to deploy, provenance, warnings)."""
-    if source.is_file() and source.name != STUDY_FILE:
+def _read(source: Path, trial: int | None) -> ExportSource:
+    if source.is_file() and source.name not in (STUDY_FILE, RUN_FILE):
+        if trial is not None:
+            raise ConfigError(f"--trial: {source} is a plan, which has no trials. Leave it out")
         return _read_plan(source)
+    folder = source.parent if source.is_file() else source
     try:
-        directory = find_study(source.parent if source.name == STUDY_FILE else source)
+        directory = find_study(folder)
     except ScenarioError:
-        raise ScenarioError(f"{source}: is neither a study nor a plan file") from None
-    return plan_of_study(directory)
+        if trial is not None:
+            raise ScenarioError(f"--trial: {source} is not a study. Name a study, or leave --trial out") from None
+    else:
+        return read_study_source(directory, trial)
+    try:
+        return read_run_source(find_run(folder))
+    except ScenarioError:
+        raise ScenarioError(
+            f"{source}: is neither a study, nor a run, nor a plan file. Give a folder below reports/ or what "
+            "`workbench plan --write` made"
+        ) from None
 
 
-def _read_plan(path: Path) -> tuple[str, DeploymentPlan, tuple[str, ...], tuple[str, ...]]:
+def _read_plan(path: Path) -> ExportSource:
     value = read_plan(path, ("deployment",))
-    plan = read_deployment(value["deployment"], str(path))
-    return _dns(str(value.get("name") or path.stem)), plan, tuple(_plan_provenance(path, value)), ()
+    return ExportSource(
+        name=dns_name(str(value.get("name") or path.stem)),
+        plan=read_deployment(value["deployment"], str(path)),
+        provenance=tuple(_plan_provenance(path, value)),
+    )
 
 
 def _plan_provenance(path: Path, value: Mapping[str, Any]) -> Iterator[str]:
@@ -115,8 +137,9 @@ def _plan_provenance(path: Path, value: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _facts(
-    name: str, plan: DeploymentPlan, provenance: Sequence[str], version: str, options: Mapping[str, OptionValue]
+    source: ExportSource, version: str, options: Mapping[str, OptionValue]
 ) -> tuple[DeploymentFacts, tuple[str, ...]]:
+    plan, gpu = source.plan, _find_gpu(source.plan.gpu)
     warnings: list[str] = []
     pools = []
     for pool in plan.pools or (Pool(name="main", replicas=plan.replicas),):
@@ -130,21 +153,45 @@ def _facts(
                 max_prompt_tokens=pool.max_prompt_tokens,
             )
         )
-    warnings += _model_warnings(plan)
-    lines = [*provenance, f"vLLM {version}: every option below is one of its options."]
+    warnings = [*dict.fromkeys([*source.warnings, *warnings, *_model_warnings(plan), *_gpu_warnings(gpu)])]
+    lines = [*source.provenance, *_gpu_lines(plan, gpu), f"vLLM {version}: every option below is one of its options."]
     facts = DeploymentFacts(
-        name=name,
+        name=source.name,
         model=published_name(plan.model),
         vllm_version=version,
         image=f"vllm/vllm-openai:v{version}",
         gpus_per_replica=plan.tensor_parallel_size,
-        gpu=plan.gpu,
+        gpu=None if gpu is None else gpu.id,
         pools=tuple(pools),
         scale_at_waiting=plan.scale_at_waiting,
-        provenance=(*lines, *(f"warning: {warning}" for warning in dict.fromkeys(warnings))),
+        provenance=(*lines, *(f"warning: {warning}" for warning in warnings)),
         router=_router(plan, pools),
     )
-    return facts, tuple(dict.fromkeys(warnings))
+    return facts, tuple(warnings)
+
+
+def _find_gpu(name: str | None) -> GpuSpec | None:
+    """The catalogue's GPU; None where a plan names none, or one of its own."""
+    try:
+        return None if name is None else find_gpu(name)
+    except ConfigError:
+        return None
+
+
+def _gpu_lines(plan: DeploymentPlan, gpu: GpuSpec | None) -> Iterator[str]:
+    name = plan.gpu if gpu is None else gpu.name
+    if name is None:
+        return
+    each, replicas = plan.tensor_parallel_size, sum(pool.replicas for pool in plan.pools) or plan.replicas
+    several = "s" if replicas > 1 else ""
+    yield f"GPUs: {each} x {name} per replica, {replicas} replica{several}: {each * replicas} in all"
+
+
+def _gpu_warnings(gpu: GpuSpec | None) -> Iterator[str]:
+    if gpu is not None and find_product(gpu.id) is None:
+        yield f"the node label {PRODUCT_LABEL} of {gpu.name} is not known: the Kubernetes manifest selects no nodes"
+    if gpu is not None and gpu.vendor != "NVIDIA":
+        yield f"{gpu.name} needs an image, device driver and resource name of {gpu.vendor} in place of NVIDIA's"
 
 
 def vllm_options(
@@ -152,13 +199,14 @@ def vllm_options(
 ) -> Iterator[tuple[str, OptionValue]]:
     """(vLLM's name, value), checked. Raises `ConfigError`."""
     found: dict[str, OptionValue] = {}
+    engine = {**plan.engine, **pool.engine}
     if plan.tensor_parallel_size > 1:
         found["tensor-parallel-size"] = plan.tensor_parallel_size
     if plan.quantization == "fp8":
         found["quantization"] = "fp8"
     if plan.kv_cache_dtype:
         found["kv-cache-dtype"] = plan.kv_cache_dtype
-    for key, value in {**plan.engine, **pool.engine}.items():
+    for key, value in engine.items():
         if key not in engine_field_names():
             raise ConfigError(f"deployment.engine: {key!r} is not an engine parameter. vLLM's own go into options")
         if value is None or key in _SILENT:
@@ -167,6 +215,8 @@ def vllm_options(
             warnings.append(f"{key} {value} is for this project's engine only and was left out")
             continue
         found[_RENAMED.get(key, key.replace("_", "-"))] = value
+    if "gpu-memory-utilization" in found:
+        found["gpu-memory-utilization"] = _utilization_for(version, plan, engine, warnings)
     for name, value in {**plan.options, **further}.items():
         found[name.removeprefix("--").replace("_", "-")] = value
     for name, value in found.items():
@@ -177,6 +227,26 @@ def vllm_options(
         if not isinstance(value, bool | int | float | str):
             raise ConfigError(f"option {name}: must be a text, a number or true/false (got {value!r})")
         yield name, value
+
+
+def _utilization_for(version: str, plan: DeploymentPlan, engine: Mapping[str, Any], warnings: list[str]) -> float:
+    """The utilisation that gives the same KV cache: versions before 0.21 capture their graphs outside of it."""
+    stated = float(engine["gpu_memory_utilization"])
+    gpu = _find_gpu(plan.gpu)
+    if gpu is None or tuple(map(int, re.findall(r"\d+", version)[:2])) >= _GRAPHS_BUDGETED_SINCE:
+        return stated
+    try:
+        spec = find_simulated_spec(plan.model)
+    except ConfigError:
+        return stated
+    graphs = graph_bytes(spec, enforce_eager=bool(engine.get("enforce_eager")))
+    same = round(stated - graphs / device_memory_bytes(gpu), 4)
+    if same != stated:
+        warnings.append(
+            f"gpu_memory_utilization {stated:g} is written as {same:g}, which gives the same KV cache: vLLM {version} "
+            f"captures CUDA graphs (about {graphs / 2**30:.2f} GiB) outside of it, versions from 0.21 inside"
+        )
+    return same
 
 
 def _model_warnings(plan: DeploymentPlan) -> Iterator[str]:
@@ -208,9 +278,3 @@ def _router(plan: DeploymentPlan, pools: Sequence[PoolFacts]) -> RouterFacts | N
         per_client=limit is not None and limit.per_client,
         max_in_flight=in_flight,
     )
-
-
-def _dns(name: str) -> str:
-    """Lower-case letters, digits and dashes, at most 40, beginning with a letter."""
-    text = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
-    return text if text[:1].isalpha() else f"llm-{text}".strip("-")

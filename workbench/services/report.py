@@ -19,7 +19,7 @@ def find_study(study: Path) -> Path:
             return path
     if (study / RUN_FILE).is_file():
         raise ScenarioError(f"{study}: is a run, whose report is in a tool's terms. Add --dialect, for example vllm")
-    raise ScenarioError(f"{study}: is no study: {STUDY_FILE} is neither in it nor in reports/{study}")
+    raise ScenarioError(f"{study}: is not a study: {STUDY_FILE} is neither in it nor in reports/{study}")
 
 
 def find_run(run: Path) -> Path:
@@ -29,7 +29,7 @@ def find_run(run: Path) -> Path:
             return path
     is_study = (run / STUDY_FILE).is_file() or (Path("reports") / run / STUDY_FILE).is_file()
     remedy = "Name one of its trials, for example trial-0000 for the default" if is_study else "Name a run's folder"
-    raise ScenarioError(f"{run}: is {'a study and ' if is_study else ''}no run: it has no {RUN_FILE}. {remedy}")
+    raise ScenarioError(f"{run}: is {'a study, ' if is_study else ''}not a run: it has no {RUN_FILE}. {remedy}")
 
 
 def report_in_dialect(directory: Path, dialect: str) -> dict[str, Any]:

@@ -37,6 +37,11 @@ def trial_directory(study: Path, number: int) -> Path:
     return study / f"trial-{number:04d}"
 
 
+def is_trial_directory(path: Path) -> bool:
+    """Tell runs of trials from what else lies in a study's folder: pictures, artifacts, logs of servers."""
+    return re.fullmatch(r"trial-\d+", path.name) is not None
+
+
 @contextmanager
 def sole_writer(study: Path) -> Iterator[None]:
     """Keep other sweeps out of the study while the block runs; a writer that is killed keeps nobody out.

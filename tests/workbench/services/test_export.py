@@ -16,8 +16,12 @@ import pytest
 from jsonschema import Draft7Validator
 from ruamel.yaml import YAML
 
+from engine.catalog import find_gpu, list_gpus
+from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.simulation import SimulatedDevice, device_memory_bytes, find_simulated_spec, resolve_simulated
 from workbench.report.export import FORMATS
+from workbench.report.export.gpu_products import find_product
 from workbench.report.export.nginx import at_least
 from workbench.report.export.vllm_options import list_versions
 from workbench.scenario import Scenario, ScenarioError, scenario_to_dict
@@ -91,7 +95,18 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "best": {"number": 3, "params": params, "metrics": metrics},
             "conclusion": "Gain over the default: +12.0% (95% interval +8.0% to +15.0%) in goodput_rps.",
             "slo": {"ttft_p95": 1.0},
-            "trials": [{"number": 3, "state": "COMPLETE", "params": params, "run": "trial-0003"}],
+            "trials": [
+                {"number": 2, "state": "INFEASIBLE", "params": {}, "metrics": None, "reason": "too few blocks"},
+                {"number": 3, "state": "COMPLETE", "params": params, "metrics": metrics, "run": "trial-0003"},
+                {
+                    "number": 4,
+                    "state": "COMPLETE",
+                    "params": params | {"max_num_seqs": 24},
+                    "metrics": metrics,
+                    "constraints": {"ttft_p95": 0.3},
+                    "duplicate_of": 3,
+                },
+            ],
             "scenario_resolved": scenario_to_dict(scenario),
         },
     )
@@ -147,7 +162,7 @@ def test_environment_file_has_one_assignment_a_line(source: Path) -> None:
 def test_study_export_tells_where_it_comes_from(format_name: str, study: Path) -> None:
     text = export(study, format_name).text
     head = [line for line in text.splitlines() if line.startswith("# ")]
-    for expected in ("study: chat-1234", "trial: 3 of 1", "git commit:", "evidence: Gain over the default: +12.0%"):
+    for expected in ("study: chat-1234", "trial: 3 of 3", "git commit:", "evidence: Gain over the default: +12.0%"):
         assert any(expected in line for line in head), expected
     assert "48" in text
     assert "4096" in text
@@ -250,7 +265,7 @@ def test_what_is_no_study_and_no_plan_is_refused(tmp_path: Path, study: Path) ->
     other.write_text("a: 1\n", encoding="utf-8")
     with pytest.raises(ScenarioError, match="no section 'deployment'"):
         export(other, "env")
-    with pytest.raises(ScenarioError, match="neither a study nor a plan"):
+    with pytest.raises(ScenarioError, match="neither a study, nor a run, nor a plan"):
         export(tmp_path / "missing", "env")
     with pytest.raises(ConfigError, match="must be one of vllm-args"):
         export(study, "helm")
@@ -275,3 +290,99 @@ def test_export_of_a_study_takes_the_hardware_that_won(study: Path, tmp_path: Pa
     assert "--tensor-parallel-size" in found.text
     assert "--quantization" in found.text
     assert "the repeats do not confirm this winner: trial 1 has no valid repeat (late)" in found.warnings
+
+
+def test_named_trial_is_exported_with_what_speaks_against_it(study: Path) -> None:
+    found = export(study, "vllm-yaml", trial=4)
+    (document,) = documents(found.text)
+    assert (document["max-num-seqs"], document["gpu-memory-utilization"]) == (24, 0.92)
+    assert "# trial: 4 of 3, not the winner" in found.text
+    assert "trial 4 misses ttft_p95" in found.warnings
+
+
+@pytest.mark.parametrize(
+    ("trial", "message"),
+    [(2, "trial 2 gave no result \\(INFEASIBLE: too few blocks\\)"), (9, "has no trial 9, only 2 to 4")],
+)
+def test_trial_without_a_result_is_refused(trial: int, message: str, study: Path) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        export(study, "env", trial=trial)
+
+
+def test_stored_run_is_exported_as_it_ran(study: Path) -> None:
+    found = export(study / "trial-0003", "vllm-yaml")
+    (document,) = documents(found.text)
+    assert (document["max-num-seqs"], document["max-num-batched-tokens"]) == (48, 4096)
+    assert "# run: trial-0003, scenario chat, seed 1" in found.text
+    with pytest.raises(ScenarioError, match="is not a study"):
+        export(study / "trial-0003", "env", trial=3)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_every_format_names_the_gpu_and_how_many(format_name: str, tmp_path: Path) -> None:
+    text = export(write_plan(tmp_path, PLAN), format_name).text
+    assert "GPUs: 2 x A100-SXM-80GB per replica, 3 replicas: 6 in all" in text
+
+
+def test_kubernetes_selects_nodes_with_the_gpu(tmp_path: Path) -> None:
+    plan = {"deployment": {"model": "Qwen/Qwen3-8B", "gpu": "H100", "tensor_parallel_size": 2}}
+    manifests = documents(export(write_plan(tmp_path, plan), "k8s").text)
+    pod = next(item for item in manifests if item["kind"] == "Deployment")["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+
+
+def test_product_label_of_every_nvidia_gpu_is_known() -> None:
+    assert [gpu.id for gpu in list_gpus() if gpu.vendor == "NVIDIA" and find_product(gpu.id) is None] == []
+
+
+def test_compose_counts_the_gpus_of_one_server_and_deals_them_to_several(tmp_path: Path) -> None:
+    def devices(plan: dict[str, Any]) -> list[dict[str, Any]]:
+        (document,) = documents(export(write_plan(tmp_path, plan), "compose").text)
+        servers = [service for service in document["services"].values() if "deploy" in service]
+        return [server["deploy"]["resources"]["reservations"]["devices"][0] for server in servers]
+
+    deployment = {"model": "Qwen/Qwen3-8B", "gpu": "l4", "tensor_parallel_size": 2}
+    assert devices({"deployment": deployment}) == [{"driver": "nvidia", "count": 2, "capabilities": ["gpu"]}]
+    both = devices({"deployment": {**deployment, "replicas": 2}})
+    assert [device["device_ids"] for device in both] == [["0", "1"], ["2", "3"]]
+
+
+@pytest.mark.parametrize(
+    ("version", "eager", "utilization"),
+    # 28 layers x 12 MiB of captured graphs on a device of 79.2 GiB
+    [("0.32.0", False, 0.62), ("0.11.2", False, 0.6159), ("0.9.2", False, 0.6159), ("0.11.2", True, 0.62)],
+)
+def test_older_versions_get_the_utilization_of_the_same_cache(
+    version: str, eager: bool, utilization: float, tmp_path: Path
+) -> None:
+    engine = {"gpu_memory_utilization": 0.62, "enforce_eager": eager}
+    plan = {"deployment": {"model": "Qwen/Qwen2.5-7B-Instruct", "gpu": "a100-80g-sxm", "engine": engine}}
+    found = export(write_plan(tmp_path, plan), "vllm-yaml", vllm_version=version)
+    (document,) = documents(found.text)
+    assert document["gpu-memory-utilization"] == utilization
+    assert any("gives the same KV cache" in warning for warning in found.warnings) == (utilization != 0.62)
+
+
+def test_utilization_of_an_older_version_gives_the_same_blocks() -> None:
+    spec, gpu = find_simulated_spec("Qwen2.5-7B-Instruct"), find_gpu("a100-80g-sxm")
+    blocks = []
+    for utilization, inside in ((0.62, True), (0.62 - 28 * 12 * 2**20 / device_memory_bytes(gpu), False)):
+        config = EngineConfig.from_dict(
+            {"model": "Qwen2.5-7B-Instruct", "max_model_len": 4096, "gpu_memory_utilization": utilization}
+        )
+        blocks.append(
+            resolve_simulated(config, SimulatedDevice(gpu=gpu, budgets_graphs=inside), spec).memory.num_blocks
+        )
+    assert blocks[0] == pytest.approx(blocks[1], abs=1)
+
+
+def test_autoscaled_fleet_is_exported_with_its_bounds(study: Path, tmp_path: Path) -> None:
+    values = json.loads((study / "study.json").read_text())
+    values["scenario_resolved"]["target"]["autoscaling"] = {
+        "min_replicas": 2, "max_replicas": 6, "waiting_per_replica": 4.0
+    }  # fmt: skip
+    save_study(tmp_path / "scaled", values)
+    (scale,) = (d["spec"] for d in documents(export(tmp_path / "scaled", "k8s").text) if "Autoscaler" in d["kind"])
+    assert (scale["minReplicas"], scale["maxReplicas"]) == (2, 6)
+    assert scale["metrics"][0]["pods"]["target"]["averageValue"] == "4"

@@ -24,5 +24,5 @@ def test_study_with_a_trial_of_another_shape_is_a_store_error(key: str, swept_st
 
 
 def test_folder_without_a_study_is_the_user_s_error(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="is no study"):
+    with pytest.raises(ScenarioError, match="is not a study"):
         find_study(tmp_path)

@@ -107,3 +107,19 @@ def test_broken_folders_are_listed_with_their_problem(
     else:
         assert "empty: " in text
         assert "steps.parquet" in app.error[0].value
+
+
+def test_runs_page_lists_nothing_but_runs(swept_store: Path) -> None:
+    from workbench.services import browse
+
+    study = next(path for path in swept_store.iterdir() if (path / "study.json").exists())
+    (study / "artifacts").mkdir(exist_ok=True)
+    assert [entry.name for entry in browse.runs(swept_store) if entry.problem is not None] == []
+
+
+def test_streamlit_by_itself_listens_on_this_machine_and_sends_no_statistics() -> None:
+    import tomllib
+
+    settings = tomllib.loads((REPOSITORY / ".streamlit/config.toml").read_text())
+    assert settings["server"]["address"] == "127.0.0.1"
+    assert settings["browser"]["gatherUsageStats"] is False

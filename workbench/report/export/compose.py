@@ -32,6 +32,9 @@ def compose_file(facts: DeploymentFacts) -> str:
         services["router"] = _router(facts, list(services))
         config = nginx_config(facts, router, lambda pool: _hosts(facts, pool))
         document["configs"] = {"router": {"content": config.replace("$", "$$")}}  # $ is Compose's own
+    if len(services) == 1:
+        only = next(iter(services.values()))
+        only["deploy"] = _gpus({"count": facts.gpus_per_replica})  # whichever are free: no other service takes any
     document["volumes"] = {"models": {}}
     scaling = "Compose does not scale by itself: watch vllm:num_requests_waiting and add services."
     return comments([*facts.provenance, "", scaling_rule(facts), scaling]) + dump_yaml(document)
@@ -49,11 +52,7 @@ def _service(facts: DeploymentFacts, pool: PoolFacts, first_gpu: int) -> dict[st
         "environment": {"HF_TOKEN": "${HF_TOKEN:-}", "HF_HOME": MODEL_FOLDER},
         "ipc": "host",
         "volumes": [f"models:{MODEL_FOLDER}"],
-        "deploy": {
-            "resources": {
-                "reservations": {"devices": [{"driver": "nvidia", "device_ids": gpus, "capabilities": ["gpu"]}]}
-            }
-        },
+        "deploy": _gpus({"device_ids": gpus}),
         "healthcheck": {
             "test": ["CMD", "python3", "-c", _PROBE.format(port=facts.port)],
             "interval": "15s",
@@ -63,6 +62,11 @@ def _service(facts: DeploymentFacts, pool: PoolFacts, first_gpu: int) -> dict[st
         },
         "restart": "unless-stopped",
     }
+
+
+def _gpus(which: dict[str, Any]) -> dict[str, Any]:
+    device = {"driver": "nvidia", **which, "capabilities": ["gpu"]}
+    return {"resources": {"reservations": {"devices": [device]}}}
 
 
 def _router(facts: DeploymentFacts, backends: list[str]) -> dict[str, Any]:

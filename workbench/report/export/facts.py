@@ -46,6 +46,7 @@ class DeploymentFacts:
     image: str
     gpus_per_replica: int
     gpu: str | None
+    """Id in the catalogue; None where it is not known."""
     pools: tuple[PoolFacts, ...]
     """At least one."""
     scale_at_waiting: int

@@ -11,6 +11,7 @@ from typing import Any
 
 from workbench.report.export.command import arguments, comments, scaling_rule
 from workbench.report.export.facts import MODEL_FOLDER, DeploymentFacts, PoolFacts, RouterFacts
+from workbench.report.export.gpu_products import PRODUCT_LABEL, find_product
 from workbench.report.export.nginx import nginx_config
 from workbench.report.export.scripts import dump_yaml
 
@@ -57,6 +58,9 @@ def _deployment(facts: DeploymentFacts, pool: PoolFacts) -> dict[str, Any]:
             {"name": "models", "emptyDir": {}},
         ],
     }
+    product = find_product(facts.gpu)
+    if product is not None:
+        pod["nodeSelector"] = {PRODUCT_LABEL: product}
     annotations = {
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(facts.port),
