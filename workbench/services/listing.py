@@ -11,8 +11,8 @@ from typing import Any
 from workbench.report.quantities import label, shown, signed_share
 from workbench.scenario import ScenarioError
 from workbench.services.browse import RUNS_FOLDER, modified_s
-from workbench.services.plan_file import read_plan
 from workbench.services.targets import split_params
+from workbench.store.plans import read_plan
 from workbench.store.runs import RUN_FILE, RunInfo, list_runs
 from workbench.store.studies import STUDY_FILE, list_studies
 

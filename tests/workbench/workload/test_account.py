@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from engine.errors import ConfigError
+from workbench.plan.question import PlanQuestion, task_of
 from workbench.scenario import ScenarioError, parse_scenario
 from workbench.search.outcome import TrialOutcome, TrialState
 from workbench.search.trials import TrialRecord
 from workbench.services.budget import Question, budget
 from workbench.services.foresight import marked_if_fewer
-from workbench.services.plan_question import PlanQuestion, task_of
 from workbench.workload import ModelLimits, Workload, generate_workload
 from workbench.workload.account import ImportAccount
 
