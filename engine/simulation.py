@@ -30,6 +30,9 @@ from engine.resolve import ResolvedConfig
 
 CONTEXT_BYTES = 600 * MIB
 """CUDA context, libraries and communication buffers of one rank."""
+GRAPHS_BUDGETED_SINCE = (0, 21)
+ASYNC_SINCE = (0, 12)
+"""Versions of vLLM."""
 _GRAPH_BYTES_PER_LAYER = 12 * MIB
 """Pool of captured graphs, per layer."""
 
@@ -46,6 +49,8 @@ class SimulatedDevice:
     """Of whole servers against operators; None: the catalogue's."""
     budgets_graphs: bool = True
     """Captured graphs come out of `gpu_memory_utilization`, as in vLLM since 0.21; before, they came on top."""
+    is_async: bool = True
+    """Asynchronous scheduling is the server's default, as in vLLM since 0.12."""
 
     @classmethod
     def of(
@@ -55,10 +60,17 @@ class SimulatedDevice:
         tensor_parallel_size: int = 1,
         quantization: str | None = None,
         kv_cache_dtype: str | None = None,
+        vllm_version: tuple[int, ...] = (0, 32),
     ) -> SimulatedDevice:
         """By names. Raises `ConfigError` for an unknown GPU."""
         precision = Precision(weights=quantization or "bfloat16", kv=kv_cache_dtype or "bfloat16")
-        return cls(gpu=find_gpu(gpu), tensor_parallel_size=tensor_parallel_size, precision=precision)
+        return cls(
+            gpu=find_gpu(gpu),
+            tensor_parallel_size=tensor_parallel_size,
+            precision=precision,
+            budgets_graphs=vllm_version >= GRAPHS_BUDGETED_SINCE,
+            is_async=vllm_version >= ASYNC_SINCE,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,9 +222,9 @@ def _executor(
     return SimulatedExecutor(cost, clock, limit.max_step_tokens, lambda tokens: limit.message(tokens, memory))
 
 
-def with_gpu_defaults(values: Mapping[str, Any], gpu: GpuSpec) -> dict[str, Any]:
+def with_gpu_defaults(values: Mapping[str, Any], gpu: GpuSpec, *, is_async: bool = True) -> dict[str, Any]:
     """Engine parameters with vLLM's defaults for this GPU where they are not set; asynchronous, as on CUDA."""
-    merged = {"async_scheduling": True, **gpu_defaults(gpu), **values}
+    merged = {"async_scheduling": is_async, **gpu_defaults(gpu), **values}
     if values.get("max_num_seqs") and "max_num_batched_tokens" not in values:
         merged["max_num_batched_tokens"] = max(merged["max_num_batched_tokens"], values["max_num_seqs"])
     if "max_num_seqs" not in values:

@@ -196,16 +196,22 @@ class Run:
         try:
             outputs = self.core.step(self.start_s + until_s)
         except Exception as error:
+            self._note_step_ends(len(self.core.step_stats))  # steps before the one that broke gave tokens
             raise CoreBroken from error
         now_s = self.busy_until_s = self.now_s()
         if self.unscheduled:
             self._note_first_scheduled(begin_s)
-        ends_s, steps = self.times.step_end_s, self.core.step_stats
-        for step in range(len(ends_s), len(steps) - 1):
-            ends_s.append(steps.end_s(step) - self.start_s)
-        if len(steps) > len(ends_s):
-            ends_s.append(now_s)
+        num_steps = len(self.core.step_stats)
+        self._note_step_ends(num_steps - 1)
+        if num_steps > len(self.times.step_end_s):
+            self.times.step_end_s.append(now_s)
         self.take(outputs)
+
+    def _note_step_ends(self, num_steps: int) -> None:
+        """Of the first `num_steps` steps, those that are not known yet."""
+        ends_s, steps = self.times.step_end_s, self.core.step_stats
+        for step in range(len(ends_s), num_steps):
+            ends_s.append(steps.end_s(step) - self.start_s)
 
     def _next_word_s(self) -> float:
         """The next moment at which this loop will have something to do whatever the core does."""

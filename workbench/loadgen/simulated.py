@@ -142,9 +142,16 @@ class SimulatedTarget:
     """
 
     def __init__(
-        self, config: EngineConfig, device: SimulatedDevice, calibration: CalibrationProfile | None = None
+        self,
+        config: EngineConfig,
+        device: SimulatedDevice,
+        calibration: CalibrationProfile | None = None,
+        *,
+        vllm_version: str | None = None,
     ) -> None:
+        """`vllm_version`: whose defaults `config` and `device` have, to be named with a run."""
         self._config, self._device, self._calibration = config, device, calibration
+        self._vllm_version = vllm_version
         self.resolved = resolve_simulated(config, device)
         self._cost: StepCostModel | None = None
 
@@ -160,6 +167,7 @@ class SimulatedTarget:
             "tensor_parallel_size": self._device.tensor_parallel_size,
             "weights": self._device.precision.weights,
             "kv": self._device.precision.kv,
+            "vllm_version": self._vllm_version,
         }
 
     def run(

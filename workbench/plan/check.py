@@ -16,8 +16,7 @@ from workbench.capacity.diagnosis.metrics_dump import read_metrics_dumps
 from workbench.loadgen.endpoint_probe import base_url, open_directly
 from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.saturation import saturation_of
-from workbench.plan.question import with_rate
-from workbench.plan.replicas import fleet_of
+from workbench.plan.task import with_rate
 from workbench.records.figures import four_digits, speed_error
 from workbench.scenario import Scenario, ScenarioError
 from workbench.scenario.loader import parse_scenario
@@ -111,7 +110,8 @@ def check_plan(question: CheckQuestion, on_progress: ProgressCallback | None = N
     scenario = with_rate(scenario, rate)
     endpoint = _endpoint(question)
     measured = run_scenario(scenario.model_copy(update={"target": endpoint}), on_progress=on_progress)
-    predicted = run_scenario(fleet_of(scenario, replicas))
+    fleet = scenario.target.model_copy(update={"replicas": replicas})
+    predicted = run_scenario(scenario.model_copy(update={"target": fleet}))
     return PlanCheck(
         rate_per_s=rate,
         replicas=replicas,

@@ -1,4 +1,4 @@
-"""What `workbench plan` is asked, as a scenario on a simulated GPU."""
+"""Read what `workbench plan` is asked: a scenario file, or a model, GPUs and a load in flags."""
 
 from __future__ import annotations
 
@@ -9,31 +9,36 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engine.catalog import find_gpu, list_gpus, quantization_in_name
 from engine.errors import ConfigError
-from engine.simulation import find_simulated_spec
-from workbench.metrics.proportion import fewest_to_show
 from workbench.scenario import Scenario, load_scenario
-from workbench.scenario.arrivals import TraceArrivals
 from workbench.scenario.loader import parse_scenario
 from workbench.scenario.target import SimulatedTarget
-from workbench.workload import generate_workload
-from workbench.workload.rate import arrival_rate
-from workbench.workload.records import ModelLimits, Workload
 
-ENOUGH_REQUESTS = 600
-"""To try parameters and alternatives with, and of a trace that is replayed several times."""
-_LEN_STEP = 1024
-_OF_THE_FLEET = (
-    "replicas",
-    "pools",
-    "link",
-    "autoscaling",
-    "failures",
-    "queue_limit",
-    "rate_limit",
-    "deadline_s",
-)
-"""What stands in front of the instance that is planned, or happens to it."""
+ALL_GPUS = "all"
+_UNQUANTIZED = ("none", "bf16", "bfloat16", "fp16")
+_LOAD_SPAN_S = 120.0
+"""Of a load that is given by lengths alone, at its rate."""
+_FEWEST_REQUESTS, MOST_REQUESTS = 600, 6000
+"""That a load given by lengths has; the most that is simulated of any load."""
+_ROUNDS = 20
+"""Requests of each user, where a load is given by the number of users."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """One row of a comparison."""
+
+    gpu: str
+    """Catalogue id."""
+    tensor_parallel_size: int
+    quantization: str | None
+    """Of the weights; None: 16 bits."""
+
+    @property
+    def name(self) -> str:
+        count = f"{self.tensor_parallel_size} x " if self.tensor_parallel_size > 1 else ""
+        return f"{count}{self.gpu}" + (f", {self.quantization} weights" if self.quantization else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,168 +48,161 @@ class PlanQuestion:
     scenario: Path | None = None
     overrides: Sequence[str] = ()
     model: str | None = None
-    gpu: str | None = None
+    gpus: Sequence[str] = ()
+    """Names, or `all`; empty: the scenario's."""
+    tensor_parallel_sizes: Sequence[int] = ()
+    quantizations: Sequence[str] = ()
+    """`none` or a weight type; empty: what the model's name states."""
     trace: Path | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cv: float = 0.0
+    """Coefficient of variation of both lengths, where they are given by their means."""
     rate_per_s: float | None = None
+    concurrency: int | None = None
+    """Users who each wait for an answer before they ask again, instead of a rate."""
     slo: Sequence[str] = ()
-    tensor_parallel_size: int = 1
-    quantization: str | None = None
+    """`ttft_p95=2s`; of one class of a scenario `chat.ttft_p95=2s`."""
     kv_cache_dtype: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    max_model_len: int | None = None
+    vllm_version: str | None = None
     routing: str | None = None
     prices: Mapping[str, float] = field(default_factory=dict)
+    day: Sequence[str] = ()
+    """`HOUR=RATE`: from that hour on the fleet carries that many requests per second."""
+    startup_s: float = 120.0
+    """From asking for a replica to its first answer."""
     with_alternatives: bool = True
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """The question with everything it leaves open filled in."""
-
-    scenario: Scenario
-    """On one instance."""
-    workload: Workload
-    rate_per_s: float
-    repeats: int = 1
-    """Times that a trace too short to show the limits is replayed."""
-    left_out: tuple[str, ...] = ()
-    """Keys of the target that a plan of equal replicas does without."""
-    door: Mapping[str, Any] = field(default_factory=dict)
-    """What of it is deployed nevertheless, as `capacity.deployment` names it."""
+    @property
+    def is_comparison(self) -> bool:
+        """Several deployments are asked about."""
+        several = (self.gpus, self.tensor_parallel_sizes, self.quantizations)
+        return any(len(each) > 1 for each in several) or ALL_GPUS in self.gpus
 
 
-def task_of(question: PlanQuestion) -> Task:
-    """Raises `ScenarioError` or `ConfigError` for what cannot be planned."""
+def read_scenario(question: PlanQuestion) -> Scenario:
+    """Build the scenario of one instance, on the first hardware asked about. Raises `ScenarioError` or `ConfigError`
+    for what cannot be planned."""
     scenario = _from_file(question) if question.scenario is not None else _from_flags(question)
-    target = scenario.target
-    if target.kind != "simulated" or target.gpu is None:
+    if scenario.target.kind != "simulated" or scenario.target.gpu is None:
         raise ConfigError("plan: needs a target of kind simulated with a gpu. Set them in the scenario")
     if not scenario.has_slo:
         raise ConfigError("plan: needs limits to hold. Add --slo ttft_p95=2s, or an slo section in the scenario")
-    spec = find_simulated_spec(scenario.model)
-    limits = ModelLimits(
-        max_model_len=scenario.engine.get("max_model_len", spec.max_position), vocab_size=spec.vocab_size
-    )
-    scenario = _for_every_row(scenario)
-    workload = generate_workload(scenario, limits, seed=scenario.seed)
-    repeats, needed = 1, _fewest(scenario)
-    if len(workload) < needed:
-        if question.scenario is not None:
-            raise ConfigError(
-                f"plan: {len(workload)} requests cannot show that the limits hold, at least {needed} can. Raise "
-                "workload.num_requests, or workload.arrivals.loop of a trace"
-            )
-        repeats = math.ceil(ENOUGH_REQUESTS / max(1, len(workload)))
-        scenario = _looped(scenario, repeats)
-        workload = generate_workload(scenario, limits, seed=scenario.seed)
-    known = arrival_rate(workload)
-    if known is None or workload.closed_loop is not None:
-        raise ConfigError("plan: needs arrivals with a rate: a trace with times, poisson, ... (got none)")
-    if "max_model_len" not in scenario.engine:
-        longest = int((workload.num_prompt_tokens + workload.max_output_tokens).max())
-        length = min(spec.max_position, math.ceil((longest + 1) / _LEN_STEP) * _LEN_STEP)
-        scenario = scenario.model_copy(update={"engine": {**scenario.engine, "max_model_len": length}})
-    rate = known if question.rate_per_s is None else question.rate_per_s
-    plain = type(target)(kind="simulated", gpu=target.gpu)
-    single = target.model_copy(update={name: getattr(plain, name) for name in _OF_THE_FLEET})
-    left_out = tuple(name for name in _OF_THE_FLEET if getattr(target, name) != getattr(single, name))
-    return Task(
-        scenario=scenario.model_copy(update={"target": single}),
-        workload=workload,
-        rate_per_s=rate,
-        repeats=repeats,
-        left_out=left_out,
-        door=_door(target),
+    return scenario
+
+
+def list_hardware(question: PlanQuestion, target: SimulatedTarget) -> tuple[Hardware, ...]:
+    """List the deployments that are asked about, each GPU once whatever its spellings. The scenario's `target` fills
+    what no flag says. Raises `ConfigError` for an unknown GPU or weight type."""
+    names = [gpu.id for gpu in list_gpus()] if ALL_GPUS in question.gpus else question.gpus or [str(target.gpu)]
+    gpus = list(dict.fromkeys(find_gpu(name).id for name in names))
+    weights: list[str | None] = [target.quantization]
+    if question.quantizations:
+        weights = list(dict.fromkeys(parse_quantization(text) for text in question.quantizations))
+    sizes = list(dict.fromkeys(question.tensor_parallel_sizes)) or [target.tensor_parallel_size]
+    return tuple(
+        Hardware(gpu=gpu, tensor_parallel_size=size, quantization=weight)
+        for gpu in gpus
+        for size in sizes
+        for weight in weights
     )
 
 
-def _for_every_row(scenario: Scenario) -> Scenario:
-    """Refuse rows over a window that was chosen, unless the scenario says what becomes of them; the model's own window
-    is the longest there is."""
-    if "max_model_len" not in scenario.engine or scenario.workload.over_long is not None:
-        return scenario
-    return scenario.model_copy(update={"workload": scenario.workload.model_copy(update={"over_long": "fail"})})
-
-
-def _fewest(scenario: Scenario) -> int:
-    """Requests that can show every limit on all of them, if none misses it."""
-    if scenario.slo is None:
-        return 1
-    shares = [each.required_fraction(scenario.slo.attainment_target) for each in scenario.slo.limits]
-    return max((fewest_to_show(share) for share in shares), default=1)
-
-
-def _looped(scenario: Scenario, rounds: int) -> Scenario:
-    workload = scenario.workload
-    assert workload.arrivals is not None
-    arrivals = workload.arrivals.model_copy(update={"loop": rounds})
-    return scenario.model_copy(update={"workload": workload.model_copy(update={"arrivals": arrivals})})
-
-
-def _door(target: SimulatedTarget) -> dict[str, Any]:
-    """Limits and scaling that a deployment can have: buckets of classes are none of them."""
-    found: dict[str, Any] = {}
-    rate = target.rate_limit
-    if rate is not None and rate.per != "class":
-        found["rate_limit"] = {
-            "requests_per_s": rate.requests_per_s, "burst": rate.burst, "per_client": rate.per == "client"
-        }  # fmt: skip
-    if target.queue_limit is not None:
-        found["rate_limit"] = {**found.get("rate_limit", {}), "queue_limit": target.queue_limit}
-    if target.autoscaling is not None:
-        found["scale_at_waiting"] = max(1, round(target.autoscaling.waiting_per_replica))
-        found["max_replicas"] = target.autoscaling.max_replicas
-    return found
-
-
-def with_rate(scenario: Scenario, rate_per_s: float) -> Scenario:
-    """The scenario at another rate, where its arrivals say theirs; for the plan file."""
-    arrivals: Any = scenario.workload.arrivals
-    if isinstance(arrivals, TraceArrivals):
-        changed = arrivals.model_copy(update={"rate": rate_per_s, "time_scale": 1.0})
-    elif hasattr(arrivals, "rate"):
-        changed = arrivals.model_copy(update={"rate": rate_per_s})
-    else:
-        return scenario
-    return scenario.model_copy(update={"workload": scenario.workload.model_copy(update={"arrivals": changed})})
+def parse_quantization(text: str) -> str | None:
+    """Read `none` or a weight type. Raises `ConfigError`."""
+    if text.lower() in _UNQUANTIZED:
+        return None
+    if text.lower() not in ("fp8", "int8", "int4"):
+        raise ConfigError(f"--quantization: must be none, fp8, int8 or int4 (got {text!r})")
+    return text.lower()
 
 
 def _from_file(question: PlanQuestion) -> Scenario:
     assert question.scenario is not None
-    named = [
-        name
-        for name in ("model", "gpu", "trace", "quantization", "kv_cache_dtype", "routing")
-        if getattr(question, name) is not None
-    ]
-    if named:
-        raise ConfigError(f"--{named[0]}: the scenario says it. Use --set to change the scenario")
-    slo = [f"slo.{text}" for text in question.slo]
-    return load_scenario(question.scenario, [*question.overrides, *slo])
+    stated = ("model", "trace", "input_tokens", "output_tokens", "concurrency", "kv_cache_dtype", "routing")
+    for name in (*stated, "max_model_len", "vllm_version"):
+        if getattr(question, name) is not None:
+            raise ConfigError(f"--{_FLAGS.get(name, name)}: the scenario says it. Use --set to change the scenario")
+    return load_scenario(question.scenario, [*question.overrides, *(_slo_override(text) for text in question.slo)])
+
+
+_FLAGS = {
+    "input_tokens": "isl", "output_tokens": "osl", "kv_cache_dtype": "kv-dtype", "max_model_len": "max-model-len",
+    "vllm_version": "vllm-version",
+}  # fmt: skip
+
+
+def _slo_override(text: str) -> str:
+    """`ttft_p95=2s` -> an override of the scenario's SLO; `CLASS.ttft_p95=2s` -> of a class's."""
+    name, value = _limit(text)
+    kind, dot, limit = name.rpartition(".")
+    return f"workload.classes.{kind}.slo.{limit}={value}" if dot else f"slo.{name}={value}"
 
 
 def _from_flags(question: PlanQuestion) -> Scenario:
-    for name in ("model", "gpu", "trace"):
-        if getattr(question, name) is None:
-            raise ConfigError(f"--{name}: is missing. Give a scenario file, or --model, --gpu, --trace and --slo")
-    if question.rate_per_s is None:
-        raise ConfigError("--rate: is missing: the requests per second that the fleet must carry")
+    is_by_lengths = question.input_tokens is not None or question.output_tokens is not None
+    for name, value in (("model", question.model), ("gpu", question.gpus)):
+        if not value:
+            raise ConfigError(f"--{name}: is missing. Give a scenario file, or --model, --gpu, a load and --slo")
+    if is_by_lengths == (question.trace is not None):
+        raise ConfigError("plan: needs one load: --trace FILE, or --isl and --osl with their means")
+    if is_by_lengths and (question.input_tokens is None or question.output_tokens is None):
+        raise ConfigError("--isl and --osl go together: mean tokens of a prompt and of an answer")
+    if (question.rate_per_s is None) == (question.concurrency is None):
+        raise ConfigError("plan: needs --rate, the requests per second that the fleet must carry, or --concurrency")
+    if question.concurrency is not None and not is_by_lengths:
+        raise ConfigError("--concurrency: goes with --isl and --osl; a trace has arrival times. Use --rate")
+    quantization = (
+        parse_quantization(question.quantizations[0])
+        if question.quantizations
+        else quantization_in_name(str(question.model))
+    )
     target = {
         "kind": "simulated",
-        "gpu": question.gpu,
-        "tensor_parallel_size": question.tensor_parallel_size,
-        "quantization": question.quantization,
+        "gpu": question.gpus[0] if question.gpus[0] != ALL_GPUS else list_gpus()[0].id,
+        "tensor_parallel_size": question.tensor_parallel_sizes[0] if question.tensor_parallel_sizes else 1,
+        "quantization": quantization,
         "kv_cache_dtype": question.kv_cache_dtype,
+        "routing": question.routing,
+        "vllm_version": question.vllm_version,
     }
-    if question.routing is not None:
-        target["routing"] = question.routing
     document = {
         "name": "plan",
         "model": question.model,
-        "engine": dict(question.settings),
-        "target": target,
-        "workload": {"arrivals": {"kind": "trace", "path": str(question.trace)}},
+        "engine": {} if question.max_model_len is None else {"max_model_len": question.max_model_len},
+        "target": {name: value for name, value in target.items() if value is not None},
+        "workload": _lengths_only(question) if is_by_lengths else _trace_only(question),
         "slo": dict(_limit(text) for text in question.slo),
     }
     return parse_scenario(json.dumps(document), source="plan", overrides=question.overrides)
+
+
+def _trace_only(question: PlanQuestion) -> dict[str, Any]:
+    return {"arrivals": {"kind": "trace", "path": str(question.trace)}}
+
+
+def _lengths_only(question: PlanQuestion) -> dict[str, Any]:
+    kind = {
+        "name": "requests",
+        "input_tokens": _length(int(question.input_tokens or 0), question.cv),
+        "output_tokens": _length(int(question.output_tokens or 0), question.cv),
+    }
+    if question.concurrency is not None:
+        wanted = question.concurrency * _ROUNDS
+        arrivals: dict[str, Any] = {"kind": "closed_loop", "concurrency": question.concurrency}
+    else:
+        wanted = math.ceil((question.rate_per_s or 0.0) * _LOAD_SPAN_S)
+        arrivals = {"kind": "poisson", "rate": question.rate_per_s}
+    count = min(max(wanted, _FEWEST_REQUESTS), MOST_REQUESTS)
+    return {"num_requests": max(count, question.concurrency or 0), "arrivals": arrivals, "classes": [kind]}
+
+
+def _length(mean: int, cv: float) -> int | dict[str, Any]:
+    """A fixed length, or a lognormal one with this mean and coefficient of variation."""
+    if cv <= 0:
+        return mean
+    return {"kind": "lognormal", "mean": mean, "sigma": math.sqrt(math.log(1.0 + cv**2)), "max": mean * 16}
 
 
 def _limit(text: str) -> tuple[str, str]:

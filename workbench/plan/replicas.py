@@ -1,94 +1,234 @@
-"""How many replicas: the smallest fleet that holds every limit when it is simulated at the target rate."""
+"""How many replicas: the smallest fleet that holds every limit when it is simulated under the load asked for."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import ConfigError
-from workbench.metrics.attainment import SloPolicy
+from workbench.metrics.attainment import LimitResult
 from workbench.metrics.certainty import HopelessRun
 from workbench.metrics.saturation import saturation_of
 from workbench.metrics.summary import RunSummary, summarize
-from workbench.plan.instance import p95s
-from workbench.scenario.schema import Scenario
+from workbench.plan.instance import Instance, p95s
+from workbench.plan.task import Task
+from workbench.records.figures import four_digits
 from workbench.services.evaluate import deadline_of
 from workbench.services.targets import build_target
-from workbench.workload.rate import at_rate
+from workbench.workload.rate import remember_prompts
 from workbench.workload.records import Workload
 
 HEADROOM = 0.2
 """Share of the fleet's capacity that is kept free."""
 _MOST_REPLICAS = 512
-SHORT_S = 60.0
-"""A fleet run whose arrivals span less says little about a steady state."""
+_SHORT_S = 10.0
+_SHORT_STAYS = 3.0
+"""Loads that last less than this many times a request's stay, or less than `_SHORT_S`, reach no steady state."""
+_ENOUGH_DRAWS = 0.8
+"""Share of the draws of a load that a fleet must hold in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRun:
-    """One simulation of a fleet."""
+    """A number of replicas under one load, in every draw of it that was needed to tell."""
 
     replicas: int
+    scale: float
+    """Times the load asked for."""
     rate_per_s: float
-    holds: bool
+    """Offered; by users, what came of it."""
+    num_draws: int
+    num_held: int
     reason: str | None
-    latency: dict[str, float]
+    """Why the first draw that failed did."""
+    latency: Mapping[str, float]
+    """P95s of the first draw, s; empty where it was ended early."""
+    limits: tuple[LimitResult, ...]
+    span_s: float
+    """Of the arrivals."""
+
+    @property
+    def holds(self) -> bool:
+        return self.num_held >= _ENOUGH_DRAWS * self.num_draws
+
+    @property
+    def is_contested(self) -> bool:
+        """Some draws held and some did not."""
+        return 0 < self.num_held < self.num_draws
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "replicas": self.replicas,
-            "rate_per_s": self.rate_per_s,
+            "rate_per_s": four_digits(self.rate_per_s),
             "holds": self.holds,
+            "draws": self.num_draws,
+            "draws_held": self.num_held,
             "reason": self.reason,
             **self.latency,
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """The answer."""
+
+    minimum: int
+    with_headroom: int
+    between: tuple[int, int] | None
+    """Where only the seed of the load decides: this many or one more. None: every draw agrees."""
+    floor: int | None
+    """By division, where the load is too short for a fleet to show a steady state; None where it is not."""
+    explanation: str
+    """Why n instances carry more or less than n times one."""
+    runs: tuple[FleetRun, ...]
+    at_minimum: FleetRun
+
+
+@dataclass(slots=True)
 class FleetSizer:
-    """Simulates fleets; each number of replicas and rate once."""
+    """Simulates fleets; each number of replicas and load once."""
 
-    def __init__(self, scenario: Scenario, workload: Workload, policy: SloPolicy) -> None:
-        self._scenario, self._workload, self._policy = scenario, workload, policy
-        self.runs: dict[tuple[int, float], FleetRun] = {}
+    task: Task
+    runs: dict[tuple[int, float], FleetRun] = field(default_factory=dict)
+    _loads: dict[tuple[float, int], Workload] = field(default_factory=dict)
 
-    def minimum(self, rate_per_s: float, guess: int) -> int:
-        """Smallest number that holds at a rate while one fewer does not. Raises `ConfigError` where none does."""
-        return smallest(lambda replicas: self.run(replicas, rate_per_s).holds, guess)
+    def minimum(self, scale: float, guess: int) -> int:
+        """Find the smallest number that holds a load while one fewer does not. Raises `ConfigError` where none does."""
+        return smallest(lambda replicas: self.run(replicas, scale).holds, guess)
 
-    def run(self, replicas: int, rate_per_s: float) -> FleetRun:
-        """A fleet at a rate."""
-        key = (replicas, rate_per_s)
+    def run(self, replicas: int, scale: float) -> FleetRun:
+        """Simulate a fleet in as many draws as it takes to tell whether it holds."""
+        key = (replicas, scale)
         if key not in self.runs:
-            self.runs[key] = self._simulate(replicas, rate_per_s)
+            self.runs[key] = self._simulate(replicas, scale)
         return self.runs[key]
 
-    def _simulate(self, replicas: int, rate_per_s: float) -> FleetRun:
-        workload = at_rate(self._workload, rate_per_s)
-        target = build_target(fleet_of(self._scenario, replicas), {})
+    def _simulate(self, replicas: int, scale: float) -> FleetRun:
+        most = self.task.num_draws
+        allowed = most - math.ceil(_ENOUGH_DRAWS * most)
+        found: list[tuple[str | None, RunSummary | None, float]] = []
+        for number in range(most):
+            found.append(self._draw(replicas, scale, number))
+            failed = sum(reason is not None for reason, _, _ in found)
+            if failed > allowed and failed == len(found):
+                break  # it fails whatever the seed
+        reasons = [reason for reason, _, _ in found if reason is not None]
+        first = found[0][1]
+        return FleetRun(
+            replicas=replicas,
+            scale=scale,
+            rate_per_s=found[0][2],
+            num_draws=len(found),
+            num_held=len(found) - len(reasons),
+            reason=reasons[0] if reasons else None,
+            latency={} if first is None else p95s(first),
+            limits=() if first is None else tuple(first.limits),
+            span_s=len(self._load(scale, 0)) / max(found[0][2], 1e-9),
+        )
+
+    def _draw(self, replicas: int, scale: float, number: int) -> tuple[str | None, RunSummary | None, float]:
+        """(why it does not hold, figures, requests per second)."""
+        workload, policy = self._load(scale, number), self.task.policy
+        target = build_target(fleet_of(self.task, replicas).scenario, {})
+        rule = HopelessRun.of(policy, workload.class_names, workload.class_index)
         try:
-            rule = HopelessRun.of(self._policy, workload.class_names, workload.class_index)
             record = target.run(workload, deadline_s=deadline_of(workload), stop=rule)
         finally:
             target.close()
+        offered = None if self.task.rate_per_s is None else self.task.rate_per_s * scale
         if record.stopped is not None:
-            return FleetRun(replicas=replicas, rate_per_s=rate_per_s, holds=False, reason=record.stopped, latency={})
-        summary = summarize(record, self._policy)
-        saturation = saturation_of(record.requests)
+            return record.stopped, None, offered or len(record.requests) / max(record.duration_s, 1e-9)
+        summary = summarize(record, policy)
+        saturation = None if workload.closed_loop is not None else saturation_of(record.requests)
         reason = _first_missed(summary) or (None if saturation is None else saturation.message)
-        return FleetRun(
-            replicas=replicas, rate_per_s=rate_per_s, holds=reason is None, reason=reason, latency=p95s(summary)
+        return reason, summary, offered or summary.overall.requests_per_s or 0.0
+
+    def _load(self, scale: float, number: int) -> Workload:
+        key = (scale, number)
+        if key not in self._loads:
+            self._loads[key] = remember_prompts(self.task.fleet_load(scale, number))
+        return self._loads[key]
+
+
+def size_fleet(task: Task, instance: Instance) -> Replicas:
+    """Find how many replicas carry the load, alone and with headroom. Raises `ConfigError` where no number does."""
+    sizer = FleetSizer(task)
+    value = instance.rate_per_s.value
+    minimum = sizer.minimum(1.0, _guess(task, instance, 1.0))
+    at_minimum = sizer.run(minimum, 1.0)
+    floor = _floor(at_minimum, instance, task)
+    roomy_scale = 1.0 / (1.0 - HEADROOM)
+    roomy = sizer.minimum(roomy_scale, max(minimum, _guess(task, instance, roomy_scale)))
+    between = _between(sizer, minimum)
+    if floor is not None and floor > minimum:
+        minimum, between = floor, None
+        roomy = max(roomy, guess_of(at_minimum.rate_per_s * roomy_scale, value))
+    return Replicas(
+        minimum=minimum,
+        with_headroom=max(roomy, minimum),
+        between=between,
+        floor=floor,
+        explanation=_explain(minimum, at_minimum, floor, value),
+        runs=tuple(run for _, run in sorted(sizer.runs.items())),
+        at_minimum=at_minimum,
+    )
+
+
+def _guess(task: Task, instance: Instance, scale: float) -> int:
+    if task.rate_per_s is not None:
+        return guess_of(task.rate_per_s * scale, instance.rate_per_s.value)
+    return guess_of(float(task.concurrency or 1) * scale, max(instance.concurrency.value, 1e-9))
+
+
+def _floor(run: FleetRun, instance: Instance, task: Task) -> int | None:
+    """Replicas by division, for a load that ends before a queue could show."""
+    if task.rate_per_s is None:
+        return None
+    stay_s = instance.concurrency.value / instance.rate_per_s.value
+    if run.span_s >= max(_SHORT_S, _SHORT_STAYS * stay_s):
+        return None
+    return guess_of(task.rate_per_s, instance.rate_per_s.value)
+
+
+def _between(sizer: FleetSizer, minimum: int) -> tuple[int, int] | None:
+    """n and n + 1 where some draws need one and some the other."""
+    if minimum > 1 and sizer.run(minimum - 1, 1.0).is_contested:
+        return minimum - 1, minimum
+    if sizer.run(minimum, 1.0).is_contested:
+        return minimum, minimum + 1
+    return None
+
+
+def _explain(minimum: int, run: FleetRun, floor: int | None, instance_rate: float) -> str:
+    divided = guess_of(run.rate_per_s, instance_rate)
+    plain = f"{run.rate_per_s:.4g}/s / {instance_rate:.4g}/s of one instance = {run.rate_per_s / instance_rate:.2f}"
+    if floor is not None:
+        return (
+            f"the load lasts {run.span_s:.1f} s at this rate, too short for a fleet to reach a steady state: no fewer "
+            f"than {plain}, rounded up. Give a longer trace, or loop it"
         )
+    if minimum < divided:
+        return (
+            f"{plain}, yet {minimum} hold: a fleet pools its load, so a burst that overloads one instance spreads over "
+            f"{minimum}, and takes a shorter time at the fleet's rate"
+        )
+    if minimum > divided:
+        return (
+            f"{plain}, yet it takes {minimum}: the router does not split bursts evenly, long requests meet on one "
+            "replica, and each replica has a prefix cache of its own"
+        )
+    return f"{plain}, rounded up"
 
 
-def fleet_of(scenario: Scenario, replicas: int) -> Scenario:
-    """The scenario on so many replicas."""
-    return scenario.model_copy(update={"target": scenario.target.model_copy(update={"replicas": replicas})})
+def fleet_of(task: Task, replicas: int) -> Task:
+    """Return the task on so many replicas."""
+    return task.with_target({"replicas": replicas})
 
 
 def smallest(holds: Callable[[int], bool], guess: int) -> int:
-    """The number at which `holds` turns true, from a guess; what is one below was tried unless it is 0.
+    """Find the number at which `holds` turns true, from a guess; what is one below was tried unless it is 0.
 
     Steps double until the turn is between two numbers, then halve. Raises `ConfigError` where none holds.
     """
@@ -114,8 +254,8 @@ def smallest(holds: Callable[[int], bool], guess: int) -> int:
 
 
 def guess_of(rate_per_s: float, instance_rate_per_s: float) -> int:
-    """By division; a little of pooling's gain is left to the search."""
-    return max(1, math.ceil(rate_per_s / instance_rate_per_s))
+    """Divide and round up."""
+    return max(1, math.ceil(rate_per_s / instance_rate_per_s - 1e-9))
 
 
 def _first_missed(summary: RunSummary) -> str | None:

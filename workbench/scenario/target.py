@@ -48,6 +48,9 @@ class SimulatedTarget(Spec):
     """Of the weights; null = bfloat16."""
     kv_cache_dtype: Literal["fp8"] | None = None
     """Of the KV cache; null = bfloat16."""
+    vllm_version: Annotated[str, Field(pattern=r"^\d+\.\d+(\.\d+)?$")] = "0.32"
+    """Whose scheduling and memory profile are assumed: asynchronous scheduling is the default since 0.12, captured
+    graphs count against the memory utilisation since 0.21."""
     replicas: Replicas = 1
     """Engines of this kind behind one router."""
     routing: RoutingName = "round_robin"

@@ -11,9 +11,10 @@ from typing import Any
 from engine.catalog import GpuSpec, find_catalog_model, find_gpu, published_name
 from engine.config import engine_field_names
 from engine.errors import ConfigError
-from engine.simulation import device_memory_bytes, find_simulated_spec, graph_bytes
+from engine.simulation import GRAPHS_BUDGETED_SINCE, device_memory_bytes, find_simulated_spec, graph_bytes
 from workbench.capacity.deployment import DeploymentPlan, Pool, read_deployment
 from workbench.report.export import FORMATS, DeploymentFacts, PoolFacts, RouterFacts, render
+from workbench.report.export.command import arguments, quoted
 from workbench.report.export.facts import OptionValue
 from workbench.report.export.gpu_products import PRODUCT_LABEL, find_product
 from workbench.report.export.vllm_options import UnknownOption, check_option, list_versions
@@ -30,8 +31,6 @@ _OURS = frozenset({"device_memory", "kv_policy", "preemption", "batching", "thre
 _BLOCK_MULTIPLE = 16
 """vLLM's attention kernels on GPUs take multiples of it."""
 _RENAMED = {"num_blocks": "num-gpu-blocks-override"}
-_GRAPHS_BUDGETED_SINCE = (0, 21)
-"""vLLM version from which captured CUDA graphs come out of gpu_memory_utilization; before, they came on top."""
 _CHECKPOINT_ONLY = {"int8": "GPTQ-Int8 or W8A8", "int4": "AWQ or GPTQ"}
 
 
@@ -233,7 +232,7 @@ def _utilization_for(version: str, plan: DeploymentPlan, engine: Mapping[str, An
     """The utilisation that gives the same KV cache: versions before 0.21 capture their graphs outside of it."""
     stated = float(engine["gpu_memory_utilization"])
     gpu = _find_gpu(plan.gpu)
-    if gpu is None or tuple(map(int, re.findall(r"\d+", version)[:2])) >= _GRAPHS_BUDGETED_SINCE:
+    if gpu is None or tuple(map(int, re.findall(r"\d+", version)[:2])) >= GRAPHS_BUDGETED_SINCE:
         return stated
     try:
         spec = find_simulated_spec(plan.model)
@@ -247,6 +246,13 @@ def _utilization_for(version: str, plan: DeploymentPlan, engine: Mapping[str, An
             f"captures CUDA graphs (about {graphs / 2**30:.2f} GiB) outside of it, versions from 0.21 inside"
         )
     return same
+
+
+def serve_command(plan: DeploymentPlan) -> str:
+    """Write the command line of one instance, in the options of the newest version that is known."""
+    options = tuple(vllm_options(plan, Pool(name="main"), list_versions()[-1], {}, []))
+    pool = PoolFacts(name="main", options=options, replicas=1, max_replicas=1)
+    return quoted(["vllm", "serve", published_name(plan.model), *arguments(pool)])
 
 
 def _model_warnings(plan: DeploymentPlan) -> Iterator[str]:

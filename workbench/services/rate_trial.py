@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,10 @@ from workbench.search.trials import TrialRecord
 from workbench.services.evaluate import RunResult, assess, deadline_of
 from workbench.services.targets import RunnableTarget, build_target
 from workbench.workload import generate_workload
-from workbench.workload.prompts import RememberedPrompts
-from workbench.workload.rate import arrival_rate, at_rate, is_recorded, lengthened
+from workbench.workload.rate import arrival_rate, at_rate, is_recorded, lengthened, remember_prompts
 from workbench.workload.records import Workload
 
-_NEXT_DRAW = 1_000_003
+NEXT_DRAW = 1_000_003
 """Between the seeds of two draws of one load: repeats of a trial count up from its seed by one."""
 
 
@@ -128,7 +127,7 @@ class RateProber:
         return SloPolicy.from_scenario(self.scenario)
 
     def _seed_of(self, draw: int) -> int:
-        return self.seed + draw * _NEXT_DRAW
+        return self.seed + draw * NEXT_DRAW
 
     def _workload(self, factor: int, draw: int) -> Workload:
         longer, seed = lengthened(self.scenario, factor), self._seed_of(draw)
@@ -136,7 +135,7 @@ class RateProber:
             return generate_workload(longer, self.target.limits, seed=seed, prompt_seed=secrets.randbits(31))
         if (factor, draw) not in self._workloads:
             workload = generate_workload(longer, self.target.limits, seed=seed)
-            self._workloads[factor, draw] = replace(workload, prompts=RememberedPrompts(workload.prompts))
+            self._workloads[factor, draw] = remember_prompts(workload)
         return self._workloads[factor, draw]
 
 

@@ -114,8 +114,11 @@ def _simulated(scenario: Scenario, spec: SimulatedSpec, params: Mapping[str, Any
 
         return MachineTarget(engine_spec(scenario, **params), find_spec(scenario.model), calibration)
     device = device_of(spec, calibration)
-    values = {"model": scenario.model, **with_gpu_defaults({**scenario.engine, **params}, device.gpu)}
-    instance = SimulatedTarget(EngineConfig.from_dict(values), device, calibration)
+    values = {
+        "model": scenario.model,
+        **with_gpu_defaults({**scenario.engine, **params}, device.gpu, is_async=device.is_async),
+    }
+    instance = SimulatedTarget(EngineConfig.from_dict(values), device, calibration, vllm_version=spec.vllm_version)
     if not spec.is_fleet:
         return instance
     from workbench.loadgen.fleet.target import FleetTarget
@@ -133,6 +136,7 @@ def device_of(spec: SimulatedSpec, calibration: CalibrationProfile | None = None
         tensor_parallel_size=spec.tensor_parallel_size,
         quantization=spec.quantization,
         kv_cache_dtype=spec.kv_cache_dtype,
+        vllm_version=tuple(map(int, spec.vllm_version.split("."))),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from workbench.scenario.arrivals import TraceArrivals
 from workbench.scenario.schema import Scenario
+from workbench.workload.prompts import RememberedPrompts
 from workbench.workload.records import Workload
 
 
@@ -48,6 +49,13 @@ def arrival_rate(workload: Workload) -> float | None:
     if len(times) < 2 or times[-1] <= times[0]:
         return None
     return float((len(times) - 1) / (times[-1] - times[0]) * len(workload) / len(times))
+
+
+def remember_prompts(workload: Workload) -> Workload:
+    """Return the workload with prompts that are made once, however often it is offered."""
+    if isinstance(workload.prompts, RememberedPrompts):
+        return workload
+    return replace(workload, prompts=RememberedPrompts(workload.prompts))
 
 
 def at_rate(workload: Workload, rate_per_s: float) -> Workload:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.errors import ConfigError
-from workbench.plan.alternatives import _routings, mark_pareto
+from workbench.plan.comparison import mark_pareto
+from workbench.plan.day import parse_day, plan_day
+from workbench.plan.fleets import vary_fleet
 from workbench.plan.plan import Plan, plan
-from workbench.plan.question import PlanQuestion, task_of
+from workbench.plan.question import PlanQuestion
 from workbench.plan.replicas import smallest
+from workbench.plan.task import build_task
 from workbench.scenario import ScenarioError, load_scenario
-from workbench.scenario.target import SimulatedTarget
 from workbench.search.outcome import TrialState
 from workbench.services.export import export
 from workbench.services.foresight import settle
@@ -66,7 +70,7 @@ def test_plan_fleets_grow_with_headroom_and_with_the_loss_of_one(found: Plan) ->
     replicas = found.values["replicas"]
 
     assert replicas["with_headroom"] >= replicas["minimum"]
-    assert replicas["n_minus_1"] == replicas["minimum"] + 1
+    assert replicas["with_spare"] == replicas["n_minus_1"] == replicas["minimum"] + 1
 
 
 def test_plan_interval_of_the_replicas_holds_the_simulated_minimum(found: Plan) -> None:
@@ -84,7 +88,12 @@ def test_trace_too_short_to_show_the_limits_is_replayed_and_said(tmp_path: Path)
     trace = tmp_path / "few.csv"
     trace.write_text(FEW)
     question = PlanQuestion(
-        model="Qwen2.5-7B", gpu="a100-80g-sxm", trace=trace, rate_per_s=4, slo=["ttft_p95=2s"], with_alternatives=False
+        model="Qwen2.5-7B",
+        gpus=["a100-80g-sxm"],
+        trace=trace,
+        rate_per_s=4,
+        slo=["ttft_p95=2s"],
+        with_alternatives=False,
     )
 
     values = plan(question, lambda _: None).values
@@ -100,7 +109,12 @@ def test_trace_that_ends_in_a_burst_is_no_backlog(tmp_path: Path) -> None:
     trace = tmp_path / "burst.csv"
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows) + "\n")
     question = PlanQuestion(
-        model="Qwen2.5-7B", gpu="a100-80g-sxm", trace=trace, rate_per_s=1, slo=["ttft_p95=2s"], with_alternatives=False
+        model="Qwen2.5-7B",
+        gpus=["a100-80g-sxm"],
+        trace=trace,
+        rate_per_s=1,
+        slo=["ttft_p95=2s"],
+        with_alternatives=False,
     )
 
     values = plan(question, lambda _: None).values
@@ -125,7 +139,7 @@ def test_plan_file_is_what_export_deploys(found: Plan, tmp_path: Path) -> None:
     assert "--max-num-batched-tokens 2048" in text
 
 
-def test_plan_of_a_scenario_with_a_door_leaves_it_out_of_the_figures_and_deploys_it(
+def test_plan_of_a_scenario_with_admission_limits_leaves_them_out_of_the_figures_and_deploys_them(
     scenario: Path, found: Plan, tmp_path: Path
 ) -> None:
     overrides = [
@@ -134,8 +148,13 @@ def test_plan_of_a_scenario_with_a_door_leaves_it_out_of_the_figures_and_deploys
         "target.autoscaling={max_replicas: 9, waiting_per_replica: 3}",
         "target.failures=[{replica: 0, at_s: 5}]",
     ]
-    task = task_of(PlanQuestion(scenario=scenario, overrides=overrides))
-    write_plan(tmp_path / "plan.yaml", replace(found, door=task.door).to_document())
+    task = build_task(PlanQuestion(scenario=scenario, overrides=overrides))
+    write_plan(
+        tmp_path / "plan.yaml",
+        replace(
+            found, answer=replace(found.answer, task=replace(found.answer.task, admission=task.admission))
+        ).to_document(),
+    )
 
     manifests = export(tmp_path / "plan.yaml", "k8s").text
 
@@ -147,11 +166,8 @@ def test_plan_of_a_scenario_with_a_door_leaves_it_out_of_the_figures_and_deploys
 
 
 def test_routings_beside_a_fleet_can_all_be_built(scenario: Path) -> None:
-    task = task_of(PlanQuestion(scenario=scenario))
-    target = task.scenario.target
-    assert isinstance(target, SimulatedTarget)
-
-    found = {each.name: each.applied(task.scenario).target for each in _routings(target, 4, task.workload)}
+    task = build_task(PlanQuestion(scenario=scenario))
+    found = {each.name: each.applied(task).target for each in vary_fleet(task, 4)}
 
     assert {name for name in found if "prefill" in name} == {
         "1 prefill, 3 decode",
@@ -159,9 +175,8 @@ def test_routings_beside_a_fleet_can_all_be_built(scenario: Path) -> None:
         "3 prefill, 1 decode",
     }
     lost = found["one more, which fails halfway"]
-    assert isinstance(lost, SimulatedTarget)
     assert (lost.num_replicas, lost.failures[0].replica) == (5, 4)
-    assert all(isinstance(each, SimulatedTarget) and each.is_fleet for each in found.values())
+    assert all(each.is_fleet for each in found.values())
 
 
 def test_task_without_limits_says_how_to_give_them(tmp_path: Path) -> None:
@@ -169,17 +184,17 @@ def test_task_without_limits_says_how_to_give_them(tmp_path: Path) -> None:
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
         f"2023-11-16 18:15:{i:02d}.0000000,100,10\n" for i in range(5)
     ))  # fmt: skip
-    question = PlanQuestion(model="Qwen/Qwen2.5-7B-Instruct", gpu="a100-80g-sxm", trace=trace, rate_per_s=1.0)
+    question = PlanQuestion(model="Qwen/Qwen2.5-7B-Instruct", gpus=["a100-80g-sxm"], trace=trace, rate_per_s=1.0)
 
     with pytest.raises(ConfigError, match="--slo"):
-        task_of(question)
+        build_task(question)
 
 
 def test_task_with_an_unknown_limit_names_it() -> None:
-    question = PlanQuestion(model="m", gpu="a100-80g-sxm", trace=Path("x"), rate_per_s=1.0, slo=["ttfx_p95=1s"])
+    question = PlanQuestion(model="m", gpus=["a100-80g-sxm"], trace=Path("x"), rate_per_s=1.0, slo=["ttfx_p95=1s"])
 
     with pytest.raises(ScenarioError, match="ttfx_p95"):
-        task_of(question)
+        build_task(question)
 
 
 @pytest.mark.parametrize("guess", [1, 4, 5, 9])
@@ -225,14 +240,118 @@ def test_plan_file_names_its_trace_from_any_folder(tmp_path: Path, monkeypatch: 
     Path("trace.csv").write_text(f"arrived_at,num_prefill_tokens,num_decode_tokens\n{rows}")
     question = PlanQuestion(
         model="Qwen/Qwen2.5-7B-Instruct",
-        gpu="a100-80g-sxm",
+        gpus=["a100-80g-sxm"],
         trace=Path("trace.csv"),
         rate_per_s=2.0,
         slo=["ttft_p95=1s"],
-        settings={"max_num_batched_tokens": 2048},
+        overrides=["engine.max_num_batched_tokens=2048"],
         with_alternatives=False,
     )
 
     document = plan(question, lambda _: None).to_document()
 
     assert document["scenario"]["workload"]["arrivals"]["path"] == str(tmp_path / "trace.csv")
+
+
+def lengths(**options: Any) -> PlanQuestion:
+    values: dict[str, Any] = {
+        "model": "Qwen/Qwen2.5-7B-Instruct", "gpus": ["a100-80g-sxm"], "input_tokens": 800, "output_tokens": 20,
+        "cv": 0.6, "rate_per_s": 30.0, "slo": ["ttft_p95=1s", "tpot_p95=60ms"],
+        "overrides": ["engine.max_num_batched_tokens=2048", "workload.num_requests=320"],
+    }  # fmt: skip
+    return PlanQuestion(**{**values, **options})
+
+
+@pytest.fixture(scope="module")
+def compared() -> Plan:
+    return plan(lengths(gpus=["A100-SXM-80GB", "l40s-48g", "a100-80g-sxm"]), lambda _: None)
+
+
+def test_comparison_has_one_row_for_each_gpu_whatever_its_spellings(compared: Plan) -> None:
+    rows = compared.values["alternatives"]
+    assert sorted(row["gpu"] for row in rows) == ["a100-80g-sxm", "l40s-48g"]
+    assert compared.values["does_not_fit"] == compared.values["not_planned"] == []
+
+
+def test_comparison_is_led_by_its_cheapest_row(compared: Plan) -> None:
+    rows = compared.values["alternatives"]
+    assert [row["usd_per_hour"] for row in rows] == sorted(row["usd_per_hour"] for row in rows)
+    assert compared.values["gpu"] == rows[0]["gpu"]
+    assert compared.values["replicas"]["minimum"] == rows[0]["replicas"]
+
+
+def test_row_of_a_comparison_is_what_a_plan_of_its_own_says(compared: Plan) -> None:
+    row = next(row for row in compared.values["alternatives"] if row["gpu"] == "l40s-48g")
+    alone = plan(lengths(gpus=["l40s-48g"], with_alternatives=False), lambda _: None).values
+    assert row["replicas"] == alone["replicas"]["minimum"]
+    assert row["sustainable_rate_per_s"] == alone["instance"]["sustainable_rate_per_s"]
+    assert row["usd_per_hour"] == alone["cost"]["usd_per_hour"]
+
+
+def test_comparison_names_what_does_not_fit_with_a_remedy() -> None:
+    asked = lengths(model="Qwen/Qwen2.5-32B-Instruct", gpus=["rtx-4090", "h200"], rate_per_s=4.0)
+    values = plan(asked, lambda _: None).values
+    assert [row["gpu"] for row in values["alternatives"]] == ["h200-141g-sxm"]
+    refused = values["does_not_fit"][0]
+    assert refused["gpu"] == "rtx-4090-24g"
+    assert "GPUs (tensor parallel)" in refused["remedy"]
+
+
+def test_load_too_short_for_a_steady_state_is_floored_by_division(tmp_path: Path) -> None:
+    rows = "".join(f"{i / 20},{800 + i % 9},{40 + i % 3}\n" for i in range(200))
+    (tmp_path / "trace.csv").write_text(f"arrived_at,num_prefill_tokens,num_decode_tokens\n{rows}")
+    asked = PlanQuestion(
+        model="Qwen2.5-7B", gpus=["a100-80g-sxm"], trace=tmp_path / "trace.csv", rate_per_s=300.0,
+        slo=["ttft_p95=2s"], overrides=["engine.max_num_batched_tokens=2048"], with_alternatives=False,
+    )  # fmt: skip
+    values = plan(asked, lambda _: None).values
+    rate = values["instance"]["sustainable_rate_per_s"]["value"]
+    assert values["replicas"]["minimum"] == values["replicas"]["floor"] == math.ceil(300.0 / rate)
+    assert "too short" in values["replicas"]["explanation"]
+
+
+def test_limit_that_a_lone_request_misses_comes_with_its_floor() -> None:
+    with pytest.raises(
+        ConfigError, match=r"ttft_p95: a request alone in the server takes 0\.\d+ s, the limit is 0\.001"
+    ):
+        plan(lengths(slo=["ttft_p95=1ms"]), lambda _: None)
+
+
+def test_users_instead_of_a_rate_are_carried_by_a_fleet() -> None:
+    values = plan(lengths(rate_per_s=None, concurrency=32, with_alternatives=False), lambda _: None).values
+    assert values["concurrency"] == 32
+    assert values["replicas"]["minimum"] >= 1
+    assert all(limit["share_reached"] >= limit["share_required"] for limit in values["limits"])
+
+
+def test_day_costs_less_scaled_than_fixed(compared: Plan) -> None:
+    steps = parse_day(["0=5,8=60", "20=20"])
+    day = plan_day(compared.answer, steps, 120.0)
+    counts = [step["replicas"] for step in day["steps"]]
+    assert counts[0] <= counts[2] <= counts[1]
+    started_h = (counts[1] - counts[0]) * 120 / 3600
+    expected = 8 * counts[0] + 12 * counts[1] + 4 * counts[2] + started_h
+    assert day["replica_hours_scaled"] == pytest.approx(expected, rel=1e-3)
+    assert day["replica_hours_fixed"] == 24 * counts[1]
+
+
+@pytest.mark.parametrize("text", ["8", "25=3", "x=1", "3=-1"])
+def test_day_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--day: must be HOUR=RATE"):
+        parse_day([text])
+
+
+def test_plan_says_what_it_rests_on(found: Plan) -> None:
+    basis = found.values["basis"]
+    assert (basis["kind"], basis["gpu"], basis["tp"], basis["vllm_version"]) == ("simulated", "a100-80g-sxm", 1, "0.32")
+    assert 0 < basis["error_p90"] < 1
+    assert found.values["basis_sentence"].startswith("Simulated: Qwen/Qwen2.5-7B-Instruct on 1 x a100-80g-sxm")
+    assert found.values["serve_command"].startswith("vllm serve Qwen/Qwen2.5-7B-Instruct ")
+
+
+def test_plan_echoes_each_limit_with_value_and_shares(found: Plan) -> None:
+    ttft, tpot = found.values["limits"]
+    assert (ttft["name"], ttft["limit_s"], ttft["share_required"]) == ("ttft_p95", 1.0, 0.95)
+    assert (tpot["name"], tpot["limit_s"]) == ("tpot_p95", 0.05)
+    assert ttft["value_s"] <= 1.0
+    assert ttft["share_reached"] >= 0.95

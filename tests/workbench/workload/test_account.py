@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from engine.errors import ConfigError
-from workbench.plan.question import PlanQuestion, task_of
+from workbench.plan.question import PlanQuestion
+from workbench.plan.task import build_task
 from workbench.scenario import ScenarioError, parse_scenario
 from workbench.search.outcome import TrialOutcome, TrialState
 from workbench.search.trials import TrialRecord
@@ -72,15 +73,15 @@ def test_account_of_generated_requests_counts_those_left_out() -> None:
     assert found.skipped == {OVER: 100 - len(workload)}
 
 
-def question(trace: Path, **settings: Any) -> PlanQuestion:
+def question(trace: Path, max_model_len: int | None = None) -> PlanQuestion:
     return PlanQuestion(
-        model="Qwen/Qwen2.5-7B-Instruct", gpu="a100-80g-sxm", trace=trace, rate_per_s=1.0, slo=["ttft_p95=8s"],
-        settings=settings, with_alternatives=False,
+        model="Qwen/Qwen2.5-7B-Instruct", gpus=["a100-80g-sxm"], trace=trace, rate_per_s=1.0, slo=["ttft_p95=8s"],
+        max_model_len=max_model_len, with_alternatives=False,
     )  # fmt: skip
 
 
 def test_plan_is_sized_for_every_row_that_the_window_of_the_model_holds(half_long: Path) -> None:
-    task = task_of(question(half_long))
+    task = build_task(question(half_long))
 
     assert int(task.workload.num_prompt_tokens.max()) == 9_000
     assert task.scenario.engine["max_model_len"] == 9_216
@@ -89,12 +90,12 @@ def test_plan_is_sized_for_every_row_that_the_window_of_the_model_holds(half_lon
 
 def test_plan_refuses_rows_over_the_window_that_was_chosen(half_long: Path) -> None:
     with pytest.raises(ScenarioError, match=r"40 of 80 rows\. Raise engine\.max_model_len to 9050"):
-        task_of(question(half_long, max_model_len=4096))
+        build_task(question(half_long, max_model_len=4096))
 
 
 def test_plan_leaves_out_rows_over_a_chosen_window_where_it_was_told_to(half_long: Path) -> None:
     asked = question(half_long, max_model_len=4096)
-    scenario = task_of(PlanQuestion(**{**_fields(asked), "overrides": ["workload.over_long=drop"]}))
+    scenario = build_task(PlanQuestion(**{**_fields(asked), "overrides": ["workload.over_long=drop"]}))
 
     assert scenario.workload.summary.account.skipped[OVER] == 40
 
