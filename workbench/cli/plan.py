@@ -26,6 +26,10 @@ def plan_command(
     tp: Annotated[int, typer.Option(min=1, help="GPUs that share the model (tensor parallel).")] = 1,
     quantization: Annotated[str | None, typer.Option(help="Weights: fp8, int8 or int4. Default: bfloat16.")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="KV cache: fp8. Default: bfloat16.")] = None,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(min=2, help="Longest prompt + output. Default: what the trace needs of the model's own."),
+    ] = None,
     routing: Annotated[
         str | None, typer.Option(help="random, round_robin, least_loaded, least_kv or prefix_hash.")
     ] = None,
@@ -88,6 +92,7 @@ def plan_command(
             quantization=quantization,
             kv_cache_dtype=kv_dtype,
             routing=routing,
+            settings={} if max_model_len is None else {"max_model_len": max_model_len},
             prices=parse_prices(price or []),
             with_alternatives=not no_alternatives,
         ),

@@ -11,6 +11,7 @@ from typing import Any
 from engine.catalog import find_catalog_model, published_name
 from engine.config import engine_field_names
 from engine.errors import ConfigError
+from engine.planned_config import stated_quantization
 from workbench.capacity.deployment import DeploymentPlan, Pool, read_deployment
 from workbench.report.export import FORMATS, DeploymentFacts, PoolFacts, RouterFacts, render
 from workbench.report.export.facts import OptionValue
@@ -154,7 +155,7 @@ def vllm_options(
     found: dict[str, OptionValue] = {}
     if plan.tensor_parallel_size > 1:
         found["tensor-parallel-size"] = plan.tensor_parallel_size
-    if plan.quantization == "fp8":
+    if plan.quantization == "fp8" and stated_quantization(plan.model) is None:
         found["quantization"] = "fp8"
     if plan.kv_cache_dtype:
         found["kv-cache-dtype"] = plan.kv_cache_dtype
@@ -184,7 +185,7 @@ def _model_warnings(plan: DeploymentPlan) -> Iterator[str]:
 
     if plan.model in BUILTIN_SPECS or find_catalog_model(plan.model) is None:
         yield f"model {plan.model!r} is not in the catalogue: put in the name or folder that vLLM is to load"
-    if plan.quantization in _CHECKPOINT_ONLY:
+    if plan.quantization in _CHECKPOINT_ONLY and stated_quantization(plan.model) != plan.quantization:
         yield (
             f"{plan.quantization} weights need a checkpoint quantised so ({_CHECKPOINT_ONLY[plan.quantization]}): put "
             "its name in place of the model's"

@@ -81,9 +81,7 @@ def task_of(question: PlanQuestion) -> Task:
     if not scenario.has_slo:
         raise ConfigError("plan: needs limits to hold. Add --slo ttft_p95=2s, or an slo section in the scenario")
     spec = find_simulated_spec(scenario.model)
-    limits = ModelLimits(
-        max_model_len=scenario.engine.get("max_model_len", spec.max_position), vocab_size=spec.vocab_size
-    )
+    limits = ModelLimits(max_model_len=scenario.engine.get("max_model_len") or spec.window, vocab_size=spec.vocab_size)
     scenario = _for_every_row(scenario)
     workload = generate_workload(scenario, limits, seed=scenario.seed)
     repeats, needed = 1, _fewest(scenario)
@@ -101,7 +99,7 @@ def task_of(question: PlanQuestion) -> Task:
         raise ConfigError("plan: needs arrivals with a rate: a trace with times, poisson, ... (got none)")
     if "max_model_len" not in scenario.engine:
         longest = int((workload.num_prompt_tokens + workload.max_output_tokens).max())
-        length = min(spec.max_position, math.ceil((longest + 1) / _LEN_STEP) * _LEN_STEP)
+        length = min(spec.window, math.ceil((longest + 1) / _LEN_STEP) * _LEN_STEP)
         scenario = scenario.model_copy(update={"engine": {**scenario.engine, "max_model_len": length}})
     rate = known if question.rate_per_s is None else question.rate_per_s
     plain = type(target)(kind="simulated", gpu=target.gpu)
@@ -175,6 +173,7 @@ def _from_file(question: PlanQuestion) -> Scenario:
         for name in ("model", "gpu", "trace", "quantization", "kv_cache_dtype", "routing")
         if getattr(question, name) is not None
     ]
+    named += [each.replace("_", "-") for each in question.settings]
     if named:
         raise ConfigError(f"--{named[0]}: the scenario says it. Use --set to change the scenario")
     slo = [f"slo.{text}" for text in question.slo]
@@ -191,9 +190,10 @@ def _from_flags(question: PlanQuestion) -> Scenario:
         "kind": "simulated",
         "gpu": question.gpu,
         "tensor_parallel_size": question.tensor_parallel_size,
-        "quantization": question.quantization,
         "kv_cache_dtype": question.kv_cache_dtype,
     }
+    if question.quantization is not None:
+        target["quantization"] = question.quantization
     if question.routing is not None:
         target["routing"] = question.routing
     document = {
