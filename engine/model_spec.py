@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from engine.config import Dtype
-from engine.errors import ModelLoadError
+from engine.errors import ConfigError, ModelLoadError
 
 DTYPE_BYTES: Mapping[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes per element."""
@@ -81,6 +81,18 @@ class ModelSpec:
     """Mixture of experts: feed-forward blocks per layer (planning only)."""
     num_experts_per_token: int | None = None
     expert_intermediate_size: int | None = None
+    unknown_window_of: str | None = None
+    """The checkpoint that was asked for, where only its geometry is known: `max_position` is then another's."""
+
+    @property
+    def window(self) -> int:
+        """Return the longest sequence of the checkpoint. Raises `ConfigError` where only its geometry is known."""
+        if self.unknown_window_of is not None:
+            raise ConfigError(
+                f"max_model_len: the window of {self.unknown_window_of} is not known, only its geometry (that of "
+                f"{self.name}). Set --max-model-len (engine.max_model_len), or give a directory with its config.json"
+            )
+        return self.max_position
 
     @property
     def num_parameters(self) -> int:
@@ -123,6 +135,11 @@ def load_spec(directory: Path) -> ModelSpec:
     Raises `ModelLoadError` if `config.json` is missing, is not JSON or describes a model that we cannot run.
     """
     path = directory / "config.json"
+    return spec_from_hf_config(read_config(path), name=directory.name, origin=str(path))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the object in a config.json. Raises `ModelLoadError` for a file that is missing or holds none."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -131,7 +148,7 @@ def load_spec(directory: Path) -> ModelSpec:
         raise ModelLoadError(f"{path}: cannot be read as JSON ({error})") from error
     if not isinstance(config, dict):
         raise ModelLoadError(f"{path}: must be a JSON object (got {type(config).__name__})")
-    return spec_from_hf_config(config, name=directory.name, origin=str(path))
+    return config
 
 
 def spec_from_hf_config(config: Mapping[str, Any], *, name: str, origin: str = "config.json") -> ModelSpec:
@@ -140,12 +157,10 @@ def spec_from_hf_config(config: Mapping[str, Any], *, name: str, origin: str = "
     Understands both spellings of rotary parameters (`rope_parameters`, or `rope_theta` with `rope_scaling`).
     Raises `ModelLoadError` for an unsupported architecture, a missing field or a field out of range.
     """
-    reader = _Reader(config, origin)
+    reader = ConfigReader(config, origin)
     family = _family(config, origin)
     hidden_size, num_heads = reader.count("hidden_size"), reader.count("num_attention_heads")
     num_kv_heads = reader.count("num_key_value_heads", default=num_heads)
-    if num_heads % num_kv_heads:
-        raise ModelLoadError(f"{origin}: {num_heads} query heads cannot share {num_kv_heads} KV heads evenly")
     if config.get("head_dim") is None and hidden_size % num_heads:
         raise ModelLoadError(
             f"{origin}: head_dim is missing and hidden_size {hidden_size} is no multiple of {num_heads}"
@@ -156,7 +171,7 @@ def spec_from_hf_config(config: Mapping[str, Any], *, name: str, origin: str = "
         raise ModelLoadError(f"{origin}: quantized checkpoints are not supported. Use a plain safetensors or GGUF file")
     attention_bias = bool(config.get("attention_bias", False))
     max_position = reader.count("max_position_embeddings", default=2048)
-    return ModelSpec(
+    spec = ModelSpec(
         name=name,
         family=family,
         num_layers=reader.count("num_hidden_layers"),
@@ -174,11 +189,19 @@ def spec_from_hf_config(config: Mapping[str, Any], *, name: str, origin: str = "
         qk_norm=family == "qwen3",
         rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
         rope=_rope(config, origin, max_position),
-        sliding_window=_sliding_window(config, family),
+        sliding_window=windowed_layers(config, family),
         dtype=_dtype(config, origin),
         bos_token_id=_first(config.get("bos_token_id")),
         eos_token_ids=_all(config.get("eos_token_id")),
     )
+    check_head_sharing(spec, origin)
+    return spec
+
+
+def check_head_sharing(spec: ModelSpec, origin: str) -> None:
+    """Raise `ModelLoadError` where KV heads are not shared evenly."""
+    if spec.num_heads % spec.num_kv_heads:
+        raise ModelLoadError(f"{origin}: {spec.num_heads} query heads cannot share {spec.num_kv_heads} KV heads evenly")
 
 
 def hf_config(spec: ModelSpec) -> dict[str, Any]:
@@ -221,7 +244,7 @@ def hf_config(spec: ModelSpec) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class ConfigReader:
     """Reads positive whole numbers out of a config, naming file and field when they are not."""
 
     config: Mapping[str, Any]
@@ -273,7 +296,7 @@ def _rope(config: Mapping[str, Any], origin: str, max_position: int) -> RopeSpec
     )
 
 
-def _sliding_window(config: Mapping[str, Any], family: str) -> int | None:
+def windowed_layers(config: Mapping[str, Any], family: str) -> int | None:
     """Qwen models carry a window that is off unless `use_sliding_window` says otherwise."""
     window = config.get("sliding_window")
     if window is None or (family.startswith("qwen") and not config.get("use_sliding_window", False)):

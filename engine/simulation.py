@@ -25,9 +25,12 @@ from engine.executor.cost_model.step import StepCostModel
 from engine.executor.cost_model.step_shape import StepCost
 from engine.executor.simulated import SIMULATED_TOKEN, SimulatedExecutor
 from engine.memory_model import find_step_limit, plan_memory
-from engine.model_spec import ModelSpec, load_spec
+from engine.model_spec import ModelSpec
+from engine.planned_config import TEXT_PART, load_planned_spec
 from engine.resolve import ResolvedConfig
 
+GPUS_PER_NODE = 8
+"""Of nearly all servers; an NVL72 rack is one domain of 72."""
 CONTEXT_BYTES = 600 * MIB
 """CUDA context, libraries and communication buffers of one rank."""
 GRAPHS_BUDGETED_SINCE = (0, 21)
@@ -84,19 +87,19 @@ class Simulation:
 
 
 def find_simulated_spec(model: str) -> ModelSpec:
-    """Geometry of a catalogue model or of a local directory with a config.json.
+    """Return geometry and window of a local directory or config.json, a built-in model, or a catalogue model.
 
-    Raises `ConfigError` for a name that is neither, `ModelLoadError` for a directory that cannot be used.
+    A path that exists wins. Raises `ConfigError` for a name that is none of them, `ModelLoadError` for a path that
+    cannot be planned with.
     """
-    found = find_catalog_model(model)
-    if found is not None:
-        return found
-    if Path(model).expanduser().is_dir():
-        return load_spec(Path(model).expanduser())
     from engine.models.builtin import BUILTIN_SPECS
 
-    if model in BUILTIN_SPECS:
-        return BUILTIN_SPECS[model]
+    path = Path(model).expanduser()
+    if path.is_dir() or (path.suffix == ".json" and path.is_file()):
+        return load_planned_spec(path)
+    found = BUILTIN_SPECS.get(model) or find_catalog_model(model)
+    if found is not None:
+        return found
     raise ConfigError(
         f"model: {model!r} is neither in the catalogue nor a directory with a config.json. {advice_on(model)}"
     )
@@ -120,7 +123,7 @@ def resolve_simulated(config: EngineConfig, device: SimulatedDevice, spec: Model
             f"tensor_parallel_size: must divide the model's {spec.num_heads} attention heads, and divide its "
             f"{spec.num_kv_heads} KV heads or be a multiple of them (got {tp})"
         )
-    max_model_len = config.model.max_model_len or spec.max_position
+    max_model_len = config.model.max_model_len or spec.window
     total = device_memory_bytes(device.gpu)
     graphs = graph_bytes(spec, enforce_eager=config.device.enforce_eager) if device.budgets_graphs else 0
     memory = plan_memory(
@@ -260,6 +263,24 @@ def weight_bytes(spec: ModelSpec, precision: Precision, tensor_parallel_size: in
     attention = 2 * spec.hidden_size * spec.head_dim * (spec.num_heads + spec.num_kv_heads)
     layers = spec.num_layers * (spec.num_layer_parameters * precision.weight_bytes + attention * kept)
     return int((layers + spec.num_embedding_parameters * 2.0) / tensor_parallel_size)
+
+
+def uncounted(spec: ModelSpec, device: SimulatedDevice) -> tuple[str, ...]:
+    """Name what neither the memory model nor the cost model counts of a deployment."""
+    found, gpu, tp = [], device.gpu, device.tensor_parallel_size
+    if tp > GPUS_PER_NODE and "nvl72" not in gpu.id:
+        found.append(
+            f"{tp} GPUs are more than the {GPUS_PER_NODE} that a node usually holds: the network between nodes is not "
+            "counted, and tensor parallelism across it is far slower than predicted"
+        )
+    if spec.num_experts and gpu.memory_bytes <= 24 * GIB:
+        found.append(
+            f"graph capture of {spec.num_experts} experts is not counted: on a card of {gpu.memory_bytes // GIB} GiB "
+            "it can take what is left over, or fail. Lower gpu_memory_utilization, or set enforce_eager"
+        )
+    if spec.name.endswith(TEXT_PART):
+        found.append("only the text part is counted: the weights and activations of the other part come on top")
+    return tuple(found)
 
 
 def graph_bytes(spec: ModelSpec, *, enforce_eager: bool) -> int:

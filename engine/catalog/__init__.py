@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
-from engine.errors import ConfigError, suggest
+from engine.catalog.gpu_names import nearest, rank_of, words_of
+from engine.catalog.model_names import same_checkpoint, same_geometry, split_name
+from engine.errors import ConfigError
 from engine.model_spec import ModelSpec
 
 
@@ -49,59 +52,61 @@ def list_gpus() -> tuple[GpuSpec, ...]:
 
 
 def find_gpu(name: str) -> GpuSpec:
-    """The GPU meant by any usual spelling; without a form factor the SXM part is meant.
+    """Return the GPU meant by any usual spelling; without a form factor the SXM part is meant.
 
-    Raises `ConfigError` with the nearest known id.
+    Raises `ConfigError` with the nearest known ids for a card that is not in the catalogue.
     """
-    wanted = _tokens(name)
-    best: tuple[tuple[int, bool, int], GpuSpec] | None = None
-    for gpu in _gpus().values():
-        have = _tokens(gpu.id)
-        if wanted and wanted <= have:
-            # Fewest words that were not asked for (the form aside), SXM before other forms, most memory first.
-            rank = (len(have - wanted - {"sxm"}), "sxm" not in have, -gpu.memory_bytes)
-            if best is None or rank < best[0]:
-                best = (rank, gpu)
-    if best is None:
-        raise ConfigError(f"gpu: {name!r} is not in the catalogue. {suggest(name.lower(), _gpus())}")
-    return best[1]
+    wanted = words_of(name)
+    ranked = [
+        (rank, gpu)
+        for gpu in _gpus().values()
+        if (rank := rank_of(wanted, gpu.id, gpu.arch, gpu.memory_bytes)) is not None
+    ]
+    if not ranked:
+        raise ConfigError(f"gpu: {name!r} is not in the catalogue. {nearest(name.lower(), _gpus())}")
+    return min(ranked, key=lambda pair: pair[0])[1]
+
+
+def gpu_id(name: str) -> str:
+    """Return the catalogue's id of a GPU, which its aliases share; the name itself where it is not in the catalogue."""
+    try:
+        return find_gpu(name).id
+    except ConfigError:
+        return name
 
 
 def list_models() -> tuple[ModelSpec, ...]:
     """All models of the catalogue, in file order."""
-    return tuple(spec for spec, _ in _models())
+    return tuple(_models().values())
 
 
 def find_catalog_model(name: str) -> ModelSpec | None:
-    """The geometry of a model by name, with or without its organisation, under its aliases and quantised names."""
-    known = _model_names()
-    for key in _model_keys(name):
-        if key in known:
-            return known[key]
-    return None
+    """Return geometry and window of a checkpoint by name, with or without its owner and a quantised ending.
+
+    A checkpoint that is known by its geometry alone (another role or release of a known model) comes without a window:
+    see `ModelSpec.window`.
+    """
+    checkpoint, _ = split_name(name)
+    found = _checkpoints().get(same_checkpoint(checkpoint))
+    if found is not None:
+        return found.spec
+    geometry = _geometries().get(same_geometry(checkpoint))
+    return None if geometry is None else replace(geometry.spec, unknown_window_of=name)
 
 
 def published_name(model: str) -> str:
-    """With the organisation it is published by: `Qwen2.5-7B` -> `Qwen/Qwen2.5-7B`, and `-AWQ` keeps its ending. The
-    name itself where it has an organisation, or is not in the catalogue."""
-    spec = None if "/" in model else find_catalog_model(model)
-    if spec is None:
+    """Return a model's name with the organisation that publishes it: `Qwen2.5-7B` -> `Qwen/Qwen2.5-7B`, `-AWQ` kept.
+
+    The name itself where it has an organisation, is a directory, or is not in the catalogue.
+    """
+    if "/" in model or Path(model).is_dir():
         return model
-    aliases = next(aliases for each, aliases in _models() if each is spec)
-    owner = spec.name.partition("/")[0]
-    names = [spec.name, *(name if "/" in name else f"{owner}/{name}" for name in aliases)]
-    for key in _model_keys(model):
-        for name in names:
-            if key in _model_keys(name):
-                bare = name.rpartition("/")[2]
-                return name if bare.lower() == model.lower() else f"{name.partition('/')[0]}/{model}"
-    return f"{owner}/{model}"
-
-
-def quantization_in_name(model: str) -> str | None:
-    """Weight type that a model's name states: `Qwen2.5-7B-Instruct-AWQ` -> `int4`; None where it states none."""
-    words = " ".join(match.group(0) for match in _QUANTISATION.finditer(model.rpartition("/")[2])).lower()
-    return next((kind for kind, names in _WEIGHT_TYPES if any(name in words for name in names)), None)
+    checkpoint, _ = split_name(model)
+    found = _checkpoints().get(same_checkpoint(checkpoint)) or _geometries().get(same_geometry(checkpoint))
+    if found is None:
+        return model
+    owner, _, bare = found.name.rpartition("/")
+    return found.name if bare.lower() == model.lower() else f"{owner or found.spec.name.partition('/')[0]}/{model}"
 
 
 @cache
@@ -155,69 +160,37 @@ def _gpu_id(name: str) -> str:
     return "-".join([*rest, memory.removesuffix("b"), *forms])
 
 
-def _tokens(name: str) -> frozenset[str]:
-    """The words of a GPU's name, spellings unified: SXM4 = SXM, 80GB = 80G, RTX4090 = RTX 4090."""
-    text = name.lower().replace("nvidia", " ").replace("geforce", " ").replace("tesla", " ").replace("amd", " ")
-    text = re.sub(r"instinct|hbm\d?e?|tensor core|gpu", " ", text)
-    text = re.sub(r"sxm\d", "sxm", text)
-    text = re.sub(r"(\d+)\s*gi?b\b", r"\1g", text)
-    text = re.sub(r"\brtx[\s_-]*(pro|a)?[\s_-]*(\d{4})\b", lambda m: f"rtx {m[1] or ''} {m[2]}", text)
-    text = re.sub(r"\ba[\s_-](\d{4})\b", r"a\1", text)
-    text = re.sub(r"\brtx\s+a\s+(\d{4})\b", r"rtx a\1", text)
-    words = set(re.findall(r"[a-z0-9]+", text))
-    return frozenset(words - {"pairwise", "nvlink", "dgx", "ada", "generation", "blackwell", "server", "edition"})
-
-
-_QUANTISATION = re.compile(
-    r"[-_](fp8|fp8[-_]dynamic|w8a8|w4a16|int4|int8|awq|awq[-_]int4|gptq|gptq[-_]int[48]|nvfp4|fp4|gguf|bnb|4bit|8bit|"
-    r"quantized\.\w+)(?=$|[-_])",
-    re.IGNORECASE,
-)
-_WEIGHT_TYPES = (
-    ("fp8", ("fp8",)),
-    ("int8", ("int8", "w8a8", "8bit")),
-    ("int4", ("awq", "gptq", "int4", "w4a16", "nvfp4", "fp4", "4bit", "bnb", "gguf")),
-)
-"""Weight type of the cost model and the memory model -> words of model names; the first that occurs counts."""
-_ROLES = re.compile(r"[-_](instruct|chat|base|it|hf|preview)(?=$|[-_])", re.IGNORECASE)
-
-
-def _model_keys(name: str) -> Iterator[str]:
-    """Spellings to look a model up by, most exact first."""
-    text = re.sub(r"\(.*?\)", "", name).strip().rstrip("/").lower()
-    yield text
-    bare = text.rpartition("/")[2]
-    yield bare
-    plain = _QUANTISATION.sub("", _QUANTISATION.sub("", bare))
-    yield plain
-    roleless = _ROLES.sub("", _ROLES.sub("", plain))
-    yield roleless
-    yield re.sub(r"[-_]\d{4}$", "", roleless)  # a release by its month: Qwen3-4B-Instruct-2507
-    # An instruct variant without its role word has the geometry of the base, and the other way round.
-    yield re.sub(r"^meta-", "", roleless)
-    yield re.sub(r"[-_ ]", "", re.sub(r"^meta-", "", roleless))
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    name: str
+    """As published."""
+    spec: ModelSpec
 
 
 @cache
-def _models() -> tuple[tuple[ModelSpec, tuple[str, ...]], ...]:
-    found = []
-    for row in _rows("models.csv"):
-        aliases = tuple(part.strip() for part in row["also_known_as"].split(";") if part.strip())
-        found.append((_model(row), aliases))
-    return tuple(found)
+def _models() -> Mapping[str, ModelSpec]:
+    return {row["model"]: _model(row) for row in _rows("models.csv")}
 
 
 @cache
-def _model_names() -> Mapping[str, ModelSpec]:
-    names: dict[str, ModelSpec] = {}
-    for spec, aliases in _models():
-        for name in (spec.name, *aliases):
-            names.setdefault(next(_model_keys(name)), spec)
-    for spec, aliases in _models():  # looser spellings never displace an exact one
-        for name in (spec.name, *aliases):
-            for key in _model_keys(name):
-                names.setdefault(key, spec)
-    return names
+def _checkpoints() -> Mapping[str, _Checkpoint]:
+    """Key of a checkpoint -> the checkpoint with its own window."""
+    found = {same_checkpoint(split_name(name)[0]): _Checkpoint(name, spec) for name, spec in _models().items()}
+    for row in _rows("aliases.csv"):
+        name, spec = row["checkpoint"], _models()[row["geometry"]]
+        known = row["max_position"]
+        spec = replace(spec, max_position=int(known)) if known else replace(spec, unknown_window_of=name)
+        found[same_checkpoint(split_name(name)[0])] = _Checkpoint(name, spec)
+    return found
+
+
+@cache
+def _geometries() -> Mapping[str, _Checkpoint]:
+    """Key of a geometry -> a checkpoint that has it, the catalogue's own first."""
+    found: dict[str, _Checkpoint] = {}
+    for each in (*(_Checkpoint(name, spec) for name, spec in _models().items()), *_checkpoints().values()):
+        found.setdefault(same_geometry(split_name(each.name)[0]), each)
+    return found
 
 
 def _model(row: Mapping[str, str]) -> ModelSpec:

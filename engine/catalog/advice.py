@@ -9,11 +9,11 @@ from engine.catalog import list_models
 
 _NOT_PER_HEAD = (
     (
-        r"deepseek[-_]?(coder[-_]?)?(v[2-9]|r1)(?!.*distill)|kimi|glm-[5-9]|minicpm3",
+        r"deepseek[-_]?(coder[-_]?)?(v[2-9]|r1)(?!.*(distill|qwen|llama))|kimi-(k\d|vl)|moonlight|glm-([5-9]|4\.7-flash)|minicpm3",
         "caches one latent per token (MLA)",
     ),
     (
-        r"mamba|jamba|falcon-h|nemotron-(h|nano-\d+b-v2|3)|qwen3-next|qwen3\.[5-9]|rwkv|kimi-linear|granite-4",
+        r"mamba|jamba|falcon-h|nemotron-(h|nano-\d+b-v2|3)|qwen3-next|qwen3\.[5-9]|rwkv|kimi-linear|granite-4[.\d]*-(h|tiny|small)",
         "has state-space layers",
     ),
     (r"gemma-?[34]|gpt-oss|llama-?4|ministral-8b|command-(a|r7b)", "mixes full and windowed layers"),

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.catalog import GpuSpec, find_gpu
+from engine.executor.cost_model.collectives import Tables, all_reduce_s, borders, with_borders
 from engine.executor.cost_model.operators import (
     Correction,
     FitError,
@@ -251,10 +252,12 @@ def fit_profile(tables: Path, gpu_key: str) -> OperatorProfile:
             seconds = np.array([number_of(row, "time_us", _LEAST_US) for row in group]) * 1e-6
             source = (group[0].get("source") or "").split(" wheel ")[0]
             models[f"{kind}/{dtype}"] = fit_operator(kind, dtype, columns_of(kind, group), seconds, gpu, source)
+    reduced = _all_reduce_tables(tables / f"comm_{gpu_key}.csv")
     return OperatorProfile(
         gpu_id=gpu.id,
         models=models,
-        all_reduce=_all_reduce_tables(tables / f"comm_{gpu_key}.csv"),
+        all_reduce=reduced,
+        all_reduce_error=all_reduce_error(reduced, gpu.arch),
         provenance={"tables": f"*_{gpu_key}.csv", "fitted_by": "python -m engine.executor.calibration"},
     )
 
@@ -271,6 +274,25 @@ def _all_reduce_tables(path: Path) -> dict[str, list[tuple[float, float]]]:
         key: [(size, float(np.median(each))) for size, each in sorted(by_size.items())]
         for key, by_size in times.items()
     }
+
+
+def all_reduce_error(tables: Tables, arch: str) -> FitError | None:
+    """Predict each inner size without any time of that size, as long as its regime has two other sizes."""
+    errors = []
+    for key, table in tables.items():
+        kernel, num_gpus = key.rsplit("/", 1)
+        regimes = np.searchsorted(borders(kernel, int(num_gpus), arch), [size for size, _ in table], side="right")
+        for regime, (size, measured) in zip(regimes[1:-1], table[1:-1], strict=True):
+            if np.count_nonzero(regimes == regime) < 3:
+                continue
+            others = {name: [pair for pair in each if pair[0] != size] for name, each in tables.items()}
+            predicted = all_reduce_s(with_borders(others, arch), kernel, int(num_gpus), size)
+            if predicted is not None:
+                errors.append(abs(predicted / measured - 1.0))
+    if not errors:
+        return None
+    median, p90 = float(np.median(errors)), float(np.quantile(errors, 0.9))
+    return FitError(median=round(median, 4), p90=round(p90, 4), num_rows=len(errors))
 
 
 def _read(path: Path) -> list[Row]:

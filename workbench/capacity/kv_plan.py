@@ -75,6 +75,8 @@ class KvPlan:
     num_gpus: int
     given_bytes: int | None
     """The cache's size where it was given in bytes."""
+    overflows: bool
+    """The cache was given in bytes, and the device does not hold it beside weights, activations and overheads."""
     is_sized_directly: bool
     """The cache's size was given, in bytes or blocks; the other lines are then for information."""
     problem: str | None
@@ -165,6 +167,7 @@ def plan_kv(deployment: Deployment, *, max_model_len: int, kv_bytes: int | None 
         budget_bytes=sized.budget_bytes,
         num_gpus=device.tensor_parallel_size,
         given_bytes=kv_bytes,
+        overflows=kv_bytes is not None and _overflow(kv_bytes, geometry, sized) is not None,
         is_sized_directly=kv_bytes is not None or "num_blocks" in deployment.engine,
         problem=problem,
     )
@@ -179,19 +182,29 @@ def _start(
         need = _SMALLEST_CACHE * geometry.bytes_per_block
         return given["num_blocks"], f"No room for a KV cache: {kv_bytes} bytes are less than two blocks ({need} bytes)."
     config = deployment.config(**given)
+    overflow = None if kv_bytes is None else _overflow(kv_bytes, geometry, sized)
     try:
         memory = resolve_simulated(config, deployment.device, deployment.spec).memory
     except ConfigError as error:
         left = sized.budget_bytes - sized.weight_bytes - sized.activation_bytes - sized.overhead_bytes
-        return config.cache.num_blocks or geometry.num_blocks(left), str(error)
-    needed = memory.kv_bytes + memory.weight_bytes + memory.activation_bytes + memory.overhead_bytes
-    if kv_bytes is not None and needed > memory.device_bytes:
-        return memory.num_blocks, (
-            f"A KV cache of {kv_bytes} bytes with weights, activations and overheads needs {needed} bytes, more than "
-            f"the GPU's {memory.device_bytes}.\n"
-            f"The cache may take at most {max(0, memory.device_bytes - needed + memory.kv_bytes)} bytes."
-        )
-    return memory.num_blocks, None
+        problems = [*([] if overflow is None else [overflow]), str(error)]
+        return config.cache.num_blocks or geometry.num_blocks(left), "\n".join(problems)
+    return memory.num_blocks, overflow
+
+
+def _overflow(kv_bytes: int, geometry: KvGeometry, sized: MemoryLedger) -> str | None:
+    """Why a cache of a given size is not on the device beside the rest; None where it is."""
+    room = sized.device_bytes - sized.weight_bytes - sized.activation_bytes - sized.overhead_bytes
+    if geometry.num_blocks(kv_bytes) * geometry.bytes_per_block <= room:
+        return None
+    rest = sized.activation_bytes + sized.overhead_bytes
+    text = (
+        f"A KV cache of {kv_bytes} bytes beside weights of {sized.weight_bytes} and {rest} of activations and "
+        f"overheads needs {kv_bytes + sized.device_bytes - room} bytes, more than the GPU's {sized.device_bytes}.\n"
+    )
+    if room > 0:
+        return f"{text}The cache may take at most {room} bytes."
+    return f"{text}No cache fits beside these weights. Quantise them (--dtype), or share them among GPUs (--tp)."
 
 
 def utilization_for(plan: KvPlan, num_blocks: int) -> float:

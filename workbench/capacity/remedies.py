@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.catalog import list_gpus
+from engine.simulation import GPUS_PER_NODE
 from workbench.capacity.kv_plan import Deployment, KvPlan, plan_kv, utilization_for
 
 _HIGHEST_UTILIZATION = 0.95
@@ -73,7 +74,8 @@ def _completed(refused: KvPlan, first: tuple[Remedy, Deployment]) -> Iterator[Re
     if remedy.plan.starts:
         yield remedy
         return
-    if remedy.plan.is_sized_directly and remedy.plan.num_blocks == refused.num_blocks:
+    is_same_cache = remedy.plan.is_sized_directly and remedy.plan.num_blocks == refused.num_blocks
+    if is_same_cache and not refused.overflows:
         return  # smaller weights do not widen a cache of a given size
     more = next(_more_gpus(changed, remedy.plan), None) or _most_gpus(changed, remedy.plan)
     seconds = [*_shorter(changed, remedy.plan), *([] if more is None else [more])]
@@ -136,7 +138,7 @@ def _more_gpus(deployment: Deployment, refused: KvPlan) -> Iterator[Remedy]:
             continue
         plan = _again(deployment.with_device(tensor_parallel_size=count), refused)
         if plan.starts:
-            yield Remedy(change=f"{count} GPUs (tensor parallel)", options={"tp": count}, plan=plan)
+            yield Remedy(change=_gpus(count), options={"tp": count}, plan=plan)
             return
 
 
@@ -146,7 +148,11 @@ def _most_gpus(deployment: Deployment, refused: KvPlan) -> Remedy | None:
     if not counts or counts[-1] <= deployment.device.tensor_parallel_size:
         return None
     plan = _again(deployment.with_device(tensor_parallel_size=counts[-1]), refused)
-    return Remedy(change=f"{counts[-1]} GPUs (tensor parallel)", options={"tp": counts[-1]}, plan=plan)
+    return Remedy(change=_gpus(counts[-1]), options={"tp": counts[-1]}, plan=plan)
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPUs (tensor parallel{', over several nodes' if count > GPUS_PER_NODE else ''})"
 
 
 def _larger_gpu(deployment: Deployment, refused: KvPlan) -> Iterator[Remedy]:

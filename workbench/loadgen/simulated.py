@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from engine.clock import VirtualClock
 from engine.config import EngineConfig
 from engine.engine_core import EngineCore
 from engine.executor.cost_model.calibration_profile import CalibrationProfile
-from engine.executor.cost_model.operators import OperatorProfile
+from engine.executor.cost_model.errors import operator_errors
+from engine.executor.cost_model.rank_operators import RankOperators
 from engine.executor.cost_model.step import StepCostModel
 from engine.outputs import RequestOutput
 from engine.request import Request
-from engine.simulation import SimulatedDevice, Simulation, build_simulation, resolve_simulated
+from engine.simulation import SimulatedDevice, Simulation, build_simulation, resolve_simulated, uncounted
 from engine.step_log import StepLog
 from workbench.loadgen.driver import drive
 from workbench.loadgen.embedded import engine_facts, with_scheduler_facts
@@ -115,23 +117,31 @@ class FrontEnd:
         return math.inf
 
 
-def catalogue_facts(profile: OperatorProfile) -> dict[str, Any]:
-    """How a prediction from the catalogue alone is named, with the error of its operator models."""
-    errors = {
-        name: {"median": model.error.median, "p90": model.error.p90}
-        for name, model in profile.models.items()
-        if model.error is not None
-    }
-    like = profile.provenance.get("transferred_from")
-    unknown = f"error unknown: not measured, efficiencies of {like}" if like else "error unknown"
-    bands = ", ".join(f"{name} {error['median']:.1%} / {error['p90']:.1%}" for name, error in errors.items())
+def catalogue_facts(rank: RankOperators) -> dict[str, Any]:
+    """How a prediction from the catalogue alone is named, with the error of every operator that it uses."""
+    profile = rank.profile
     return {
         "name": profile.gpu_id,
         "kind": "catalogue",
         "gpu": profile.gpu_id,
-        "error": errors,
-        "error_band": f"median / P90 error of operators: {bands}" if bands else unknown,
+        **error_facts(rank),
         **profile.provenance,
+    }
+
+
+def error_facts(rank: RankOperators) -> dict[str, Any]:
+    """`error` of the operators used, those `unmeasured`, and both in a line."""
+    found = operator_errors(rank)
+    errors = {name: {"median": e.median, "p90": e.p90} for name, e in found.items() if e is not None}
+    unmeasured = [name for name, error in found.items() if error is None]
+    bands = ", ".join(f"{name} {error['median']:.1%} / {error['p90']:.1%}" for name, error in errors.items())
+    like = rank.profile.provenance.get("transferred_from")
+    missing = f"error unknown of {', '.join(unmeasured)}: not measured" + (f", efficiencies of {like}" if like else "")
+    parts = [f"median / P90 error of operators: {bands}"] if bands else []
+    return {
+        "error": errors,
+        "unmeasured": unmeasured,
+        "error_band": "; ".join([*parts, missing] if unmeasured else parts),
     }
 
 
@@ -214,15 +224,22 @@ class SimulatedTarget:
 
     def facts(self, simulation: Simulation) -> dict[str, Any]:
         """Engine, device and profile as they are stored with a run."""
-        calibration = self._calibration
         return {
             **engine_facts(simulation.resolved),
             **self.device_facts,
-            "profile": catalogue_facts(simulation.cost.rank.profile) if calibration is None else calibration.facts(),
+            "profile": self._profile_facts(simulation.cost.rank),
         }
 
+    def _profile_facts(self, rank: RankOperators) -> dict[str, Any]:
+        if self._calibration is None:
+            return catalogue_facts(rank)
+        facts = self._calibration.facts()
+        return facts | error_facts(rank) if self._calibration.kind == "operators" else facts
+
     def noted(self, record: RunRecord) -> RunRecord:
-        """The record with the profile and its error named."""
+        """The record with the profile, its error and what is not counted named."""
+        missing = tuple(f"not counted: {each}" for each in uncounted(self.resolved.spec, self._device))
+        record = replace(record, notes=(*record.notes, *missing))
         if self._calibration is None:
             return with_note(record)
         return with_validity(record, self._calibration, self.resolved.config)

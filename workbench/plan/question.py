@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.catalog import find_gpu, list_gpus, quantization_in_name
+from engine.catalog import find_gpu, list_gpus
 from engine.errors import ConfigError
 from workbench.scenario import Scenario, load_scenario
 from workbench.scenario.loader import parse_scenario
@@ -153,25 +153,20 @@ def _from_flags(question: PlanQuestion) -> Scenario:
         raise ConfigError("plan: needs --rate, the requests per second that the fleet must carry, or --concurrency")
     if question.concurrency is not None and not is_by_lengths:
         raise ConfigError("--concurrency: goes with --isl and --osl; a trace has arrival times. Use --rate")
-    quantization = (
-        parse_quantization(question.quantizations[0])
-        if question.quantizations
-        else quantization_in_name(str(question.model))
-    )
     target = {
         "kind": "simulated",
         "gpu": question.gpus[0] if question.gpus[0] != ALL_GPUS else list_gpus()[0].id,
         "tensor_parallel_size": question.tensor_parallel_sizes[0] if question.tensor_parallel_sizes else 1,
-        "quantization": quantization,
         "kv_cache_dtype": question.kv_cache_dtype,
         "routing": question.routing,
         "vllm_version": question.vllm_version,
     }
+    weights = {"quantization": parse_quantization(question.quantizations[0])} if question.quantizations else {}
     document = {
         "name": "plan",
         "model": question.model,
         "engine": {} if question.max_model_len is None else {"max_model_len": question.max_model_len},
-        "target": {name: value for name, value in target.items() if value is not None},
+        "target": {name: value for name, value in target.items() if value is not None} | weights,
         "workload": _lengths_only(question) if is_by_lengths else _trace_only(question),
         "slo": dict(_limit(text) for text in question.slo),
     }

@@ -138,9 +138,7 @@ def build_task(question: PlanQuestion) -> Task:
     target = scenario.target
     assert isinstance(target, SimulatedTarget)
     spec = find_simulated_spec(scenario.model)
-    limits = ModelLimits(
-        max_model_len=scenario.engine.get("max_model_len", spec.max_position), vocab_size=spec.vocab_size
-    )
+    limits = ModelLimits(max_model_len=scenario.engine.get("max_model_len") or spec.window, vocab_size=spec.vocab_size)
     scenario = _for_every_row(scenario)
     concurrency = _concurrency(scenario)
     workload = generate_workload(_open(scenario), limits, seed=scenario.seed)
@@ -161,7 +159,7 @@ def build_task(question: PlanQuestion) -> Task:
     rate = None if concurrency is not None else known if question.rate_per_s is None else question.rate_per_s
     single = _without_fleet(target)
     return Task(
-        scenario=_with_window(scenario, workload, spec.max_position).model_copy(update={"target": single}),
+        scenario=_with_window(scenario, workload, limits).model_copy(update={"target": single}),
         limits=limits,
         workload=shortened(workload, MOST_REQUESTS),
         rate_per_s=rate,
@@ -210,12 +208,13 @@ def _for_every_row(scenario: Scenario) -> Scenario:
     return scenario.model_copy(update={"workload": scenario.workload.model_copy(update={"over_long": "fail"})})
 
 
-def _with_window(scenario: Scenario, workload: Workload, most: int) -> Scenario:
+def _with_window(scenario: Scenario, workload: Workload, limits: ModelLimits) -> Scenario:
     """A window for the longest request, where the scenario has none."""
     if "max_model_len" in scenario.engine:
         return scenario
     longest = int((workload.num_prompt_tokens + workload.max_output_tokens).max())
-    length = min(most, math.ceil((longest + 1) / _LEN_STEP) * _LEN_STEP)
+    assert limits.max_model_len is not None  # the catalogue's, or refused
+    length = min(limits.max_model_len, math.ceil((longest + 1) / _LEN_STEP) * _LEN_STEP)
     return scenario.model_copy(update={"engine": {**scenario.engine, "max_model_len": length}})
 
 

@@ -38,14 +38,18 @@ class SpeedError:
 
 
 def speed_error(profile: Mapping[str, Any]) -> SpeedError:
-    """From a profile's facts: the largest stated P90 error. A step is a sum of operators, so its relative error is at
-    most that of its worst operator."""
-    stated = [float(error["p90"]) for error in profile.get("error", {}).values() if error.get("p90") is not None]
-    name, kind = profile.get("name"), profile.get("kind")
-    if not stated:
-        return SpeedError(share=UNKNOWN_ERROR, source=f"{kind} profile {name}, {UNKNOWN_ERROR:.0%} assumed")
-    share = min(max(stated), 0.9)
-    return SpeedError(share=share, source=f"{kind} profile {name}, largest P90 error {share:.1%}")
+    """From a profile's facts: the largest P90 error of the operators that were used.
+
+    A step is a sum of operators, so its relative error is at most that of its worst operator.
+    """
+    stated = {key: error["p90"] for key, error in profile.get("error", {}).items() if error.get("p90") is not None}
+    name, kind, unmeasured = profile.get("name"), profile.get("kind"), profile.get("unmeasured") or ()
+    share = min(max(stated.values(), default=0.0), 0.9)
+    if not stated or (unmeasured and share < UNKNOWN_ERROR):
+        of = f" for {', '.join(unmeasured)}" if stated else ""
+        return SpeedError(share=UNKNOWN_ERROR, source=f"{kind} profile {name}, {UNKNOWN_ERROR:.0%} assumed{of}")
+    worst = max(stated, key=lambda key: stated[key])
+    return SpeedError(share=share, source=f"{kind} profile {name}, largest P90 error {share:.1%} ({worst})")
 
 
 def four_digits(value: float | None) -> float | None:

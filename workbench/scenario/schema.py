@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from engine.planned_config import stated_quantization
 from workbench.scenario.base import DurationOrZero, Spec, WholeNumber, problem
 from workbench.scenario.classes import Name, RequestClass
 from workbench.scenario.search import DEVICE_FIELDS, FLEET_FIELDS, SUSTAINABLE_RATE, Search
 from workbench.scenario.slo import Slo
-from workbench.scenario.target import EmbeddedTarget, TargetSpec
+from workbench.scenario.target import EmbeddedTarget, SimulatedTarget, TargetSpec
 from workbench.scenario.workload import WorkloadSpec
 
 __all__ = ["Measurement", "RequestClass", "Scenario", "WorkloadSpec"]
@@ -50,6 +51,14 @@ class Scenario(Spec):
     @classmethod
     def _empty_engine(cls, value: Any) -> Any:
         return {} if value is None else value
+
+    @model_validator(mode="after")
+    def _take_stated_weights(self) -> Scenario:
+        """A simulated device runs the checkpoint in the weight type that it states, unless the target says another."""
+        if isinstance(self.target, SimulatedTarget) and "quantization" not in self.target.model_fields_set:
+            stated = {"quantization": stated_quantization(self.model)}
+            object.__setattr__(self, "target", self.target.model_copy(update=stated))
+        return self
 
     def slo_of(self, class_name: str) -> Slo | None:
         """The SLO that binds a class."""

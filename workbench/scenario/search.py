@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from engine.catalog import gpu_id
 from engine.config import EngineConfig, engine_field_names
 from engine.errors import ConfigError, suggest
 from workbench.scenario.base import Count, Integer, Positive, Spec, WholeNumber, problem
@@ -148,6 +149,16 @@ class Search(Spec):
     @property
     def is_pareto(self) -> bool:
         return self.objective == PARETO
+
+    @field_validator("space")
+    @classmethod
+    def _unify_gpus(cls, value: dict[str, Dimension]) -> dict[str, Dimension]:
+        """Spellings of one GPU are one category."""
+        gpus = value.get("gpu")
+        if gpus is None or gpus.choices is None:
+            return value
+        choices = tuple(dict.fromkeys(gpu_id(each) if isinstance(each, str) else each for each in gpus.choices))
+        return {**value, "gpu": gpus.model_copy(update={"choices": choices})}
 
     @model_validator(mode="after")
     def _check_sampler(self) -> Search:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
+from engine.catalog import gpu_id
 from engine.config import engine_field_names
 from engine.errors import suggest
 from workbench.scenario.base import Count, Duration, Spec, WholeNumber, problem
@@ -91,6 +92,11 @@ class SimulatedTarget(Spec):
     def refuses(self) -> bool:
         """Requests may be turned away on purpose."""
         return any(limit is not None for limit in (self.queue_limit, self.rate_limit, self.deadline_s))
+
+    @field_validator("gpu")
+    @classmethod
+    def _unify_gpu(cls, value: str | None) -> str | None:
+        return None if value is None else gpu_id(value)
 
     @model_validator(mode="after")
     def _check_fleet(self) -> SimulatedTarget:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from engine.catalog import quantization_in_name
 from engine.config import parse_bytes
 from engine.errors import ConfigError, suggest
-from engine.simulation import SimulatedDevice, find_simulated_spec
+from engine.planned_config import stated_quantization
+from engine.simulation import SimulatedDevice, find_simulated_spec, uncounted
 from workbench.capacity.kv_plan import Deployment, KvPlan, plan_kv
 from workbench.capacity.remedies import Remedy, find_remedies
 from workbench.capacity.windowed import WindowedPlan, plan_windowed
@@ -153,7 +153,7 @@ def budget(question: Question) -> Budget:
     """Raises `ConfigError`, `ModelLoadError` or `ScenarioError` for what is no question of memory."""
     deployment = _deployment(question)
     kv_bytes = None if question.kv_bytes is None else parse_bytes(question.kv_bytes)
-    lens = tuple(question.max_model_lens) or (deployment.spec.max_position,)
+    lens = tuple(question.max_model_lens) or (deployment.spec.window,)
     utilizations = tuple(question.utilizations) or (deployment.config().cache.gpu_memory_utilization,)
     plans = _grid(deployment, utilizations, lens, kv_bytes)
     refused = next((plan for plan in plans if not plan.starts), None)
@@ -170,7 +170,7 @@ def budget(question: Question) -> Budget:
 
 def _deployment(question: Question) -> Deployment:
     dtype = question.dtype.lower()
-    weights = quantization_in_name(question.model) if dtype == "auto" else _known("dtype", dtype, _WEIGHTS)
+    weights = stated_quantization(question.model) if dtype == "auto" else _known("dtype", dtype, _WEIGHTS)
     device = SimulatedDevice.of(
         question.gpu,
         tensor_parallel_size=question.tensor_parallel_size,
@@ -207,7 +207,7 @@ def _table(
 ) -> tuple[KvPlan, ...]:
     """What was asked for, and the usual values of what was not."""
     if not question.max_model_lens:
-        lens = sorted({*lens, *(length for length in _USUAL_LENS if length <= deployment.spec.max_position)})
+        lens = sorted({*lens, *(length for length in _USUAL_LENS if length <= deployment.spec.window)})
     if not question.utilizations and kv_bytes is None:
         utilizations = sorted({*utilizations, *_USUAL_UTILIZATIONS})
     return _grid(deployment, utilizations, lens, kv_bytes)
@@ -234,7 +234,12 @@ def _warnings(deployment: Deployment, plans: Sequence[KvPlan]) -> tuple[str, ...
     spec, device = deployment.spec, deployment.device
     found = []
     longest = max(plan.max_model_len for plan in plans)
-    if longest > spec.max_position:
+    if spec.unknown_window_of is not None:
+        found.append(
+            f"the window of {spec.unknown_window_of} is not known, only its geometry (that of {spec.name}): whether it "
+            f"takes max_model_len {longest} is for its config.json to say"
+        )
+    elif longest > spec.max_position:
         found.append(
             f"max_model_len {longest} is over the {spec.max_position} positions of {spec.name}: vLLM refuses it unless "
             "the model's rope scaling is set (--hf-overrides) or VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"
@@ -244,6 +249,7 @@ def _warnings(deployment: Deployment, plans: Sequence[KvPlan]) -> tuple[str, ...
             f"{spec.num_kv_heads} KV heads on {device.tensor_parallel_size} GPUs: each head is stored "
             f"{device.tensor_parallel_size // spec.num_kv_heads} times, so bytes per token stop falling"
         )
+    found += uncounted(spec, device)
     if max(plan.gpu_memory_utilization for plan in plans) > 0.95:
         found.append("gpu_memory_utilization over 0.95 starts, then runs out of memory under long prompts")
     return tuple(found)

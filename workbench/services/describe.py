@@ -29,7 +29,8 @@ def describe_scenario(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
 def limits_of(scenario: Scenario) -> ModelLimits:
     """What the scenario's model takes, without building a target. Raises `ConfigError` or `ModelLoadError`."""
     config, spec = engine_spec(scenario), _spec_of(scenario)
-    limit = min(config.model.max_model_len or spec.max_position, spec.max_position)
+    stated = config.model.max_model_len
+    limit = stated if stated and spec.unknown_window_of else min(stated or spec.window, spec.window)
     return ModelLimits(max_model_len=limit, vocab_size=spec.vocab_size)
 
 

@@ -153,7 +153,7 @@ def _kv_plan(engine: Mapping[str, Any], scenario: Scenario) -> Any:
     names = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "block_size")
     values = {name: engine[name] for name in names if engine.get(name) is not None}
     deployment = Deployment(spec=find_simulated_spec(scenario.model), device=device, engine=values)
-    return plan_kv(deployment, max_model_len=int(engine.get("max_model_len") or deployment.spec.max_position))
+    return plan_kv(deployment, max_model_len=int(engine.get("max_model_len") or deployment.spec.window))
 
 
 def _is_worth_replaying(evidence: Evidence, scenario: Scenario, record: RunRecord) -> bool:

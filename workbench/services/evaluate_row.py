@@ -103,7 +103,8 @@ def target_of(row: Row, device: SimulatedDevice, workload: Workload) -> Simulate
     """
     model = row["model"]
     longest = int((workload.num_prompt_tokens + workload.max_output_tokens).max())
-    window = max(find_simulated_spec(model).max_position, longest)
+    spec = find_simulated_spec(model)
+    window = longest if spec.unknown_window_of else max(spec.window, longest)
     stated = engine_of(row, device, window)
     tries = [stated]
     if "max_model_len" in dict(_stated_options(row)):  # its cache held that window

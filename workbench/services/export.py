@@ -11,6 +11,7 @@ from typing import Any
 from engine.catalog import GpuSpec, find_catalog_model, find_gpu, published_name
 from engine.config import engine_field_names
 from engine.errors import ConfigError
+from engine.planned_config import stated_quantization
 from engine.simulation import GRAPHS_BUDGETED_SINCE, device_memory_bytes, find_simulated_spec, graph_bytes
 from workbench.capacity.deployment import DeploymentPlan, Pool, read_deployment
 from workbench.report.export import FORMATS, DeploymentFacts, PoolFacts, RouterFacts, render
@@ -201,7 +202,7 @@ def vllm_options(
     engine = {**plan.engine, **pool.engine}
     if plan.tensor_parallel_size > 1:
         found["tensor-parallel-size"] = plan.tensor_parallel_size
-    if plan.quantization == "fp8":
+    if plan.quantization == "fp8" and stated_quantization(plan.model) is None:
         found["quantization"] = "fp8"
     if plan.kv_cache_dtype:
         found["kv-cache-dtype"] = plan.kv_cache_dtype
@@ -260,7 +261,7 @@ def _model_warnings(plan: DeploymentPlan) -> Iterator[str]:
 
     if plan.model in BUILTIN_SPECS or find_catalog_model(plan.model) is None:
         yield f"model {plan.model!r} is not in the catalogue: put in the name or folder that vLLM is to load"
-    if plan.quantization in _CHECKPOINT_ONLY:
+    if plan.quantization in _CHECKPOINT_ONLY and stated_quantization(plan.model) != plan.quantization:
         yield (
             f"{plan.quantization} weights need a checkpoint quantised so ({_CHECKPOINT_ONLY[plan.quantization]}): put "
             "its name in place of the model's"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -87,6 +87,8 @@ class OperatorProfile:
     """`KIND/DTYPE` -> model."""
     all_reduce: Tables
     """As measured; a profile that was read also has the points at the borders between regimes."""
+    all_reduce_error: FitError | None = None
+    """Leaving out one size at a time; None: transferred from another GPU, or never measured."""
     overheads: Mapping[str, float] = field(default_factory=dict)
     """CPU and step overheads, by name; see `deployment.Overheads`."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -175,6 +177,7 @@ def profile_from_dict(values: Mapping[str, Any]) -> OperatorProfile:
         gpu_id=values["gpu_id"],
         models=models,
         all_reduce=with_borders(reduce, find_gpu(values["gpu_id"]).arch),
+        all_reduce_error=FitError(**values["all_reduce_error"]) if values.get("all_reduce_error") else None,
         overheads=values.get("overheads", {}),
         provenance=values.get("provenance", {}),
     )
@@ -194,9 +197,7 @@ def profile_to_dict(profile: OperatorProfile) -> dict[str, Any]:
                 "support": np.round(correction.support, 4).tolist(),
                 "weights": [float(f"{w:.6g}") for w in correction.weights],
             },
-            "error": None
-            if model.error is None
-            else {"median": model.error.median, "p90": model.error.p90, "num_rows": model.error.num_rows},
+            "error": None if model.error is None else asdict(model.error),
             "source": model.source,
         }
     return {
@@ -204,6 +205,7 @@ def profile_to_dict(profile: OperatorProfile) -> dict[str, Any]:
         "gpu_id": profile.gpu_id,
         "models": models,
         "all_reduce": {key: [list(pair) for pair in table] for key, table in profile.all_reduce.items()},
+        "all_reduce_error": None if profile.all_reduce_error is None else asdict(profile.all_reduce_error),
         "overheads": dict(profile.overheads),
         "provenance": dict(profile.provenance),
     }

@@ -42,6 +42,7 @@ def profile_for(gpu: GpuSpec) -> OperatorProfile:
         gpu_id=gpu.id,
         models={name: _transferred(model, *shares) for name, model in base.models.items()},
         all_reduce=links.all_reduce,
+        all_reduce_error=None,
         provenance={**base.provenance, "transferred_from": base.gpu_id},
     )
 

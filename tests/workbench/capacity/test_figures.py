@@ -23,6 +23,13 @@ def test_speed_error_without_stated_errors_is_named_an_assumption() -> None:
     assert "assumed" in found.source
 
 
+def test_speed_error_of_an_operator_that_was_not_measured_is_assumed() -> None:
+    profile = {"name": "g", "kind": "catalogue", "error": {"a": {"p90": 0.1}}, "unmeasured": ["all_reduce"]}
+
+    assert speed_error(profile).share == UNKNOWN_ERROR
+    assert speed_error(profile).source.endswith("assumed for all_reduce")
+
+
 def test_cost_with_a_price_given_is_gpus_times_price_over_tokens() -> None:
     gpu = find_gpu("a100-80g-sxm")
 

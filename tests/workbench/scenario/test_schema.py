@@ -129,3 +129,35 @@ def test_slo_binds_any_statistic_of_any_latency() -> None:
 def test_slo_of_an_unknown_statistic_is_refused(name: str) -> None:
     with pytest.raises(ValidationError, match="unknown key"):
         Slo.model_validate({name: 1})
+
+
+CLASS = "{name: c, input_tokens: 5, output_tokens: 2}"
+SIMULATED = f"name: s\nworkload: {{num_requests: 4, arrivals: {{kind: all_at_once}}, classes: [{CLASS}]}}\n"
+
+
+def test_spellings_of_one_gpu_are_one_category() -> None:
+    text = (
+        f"{SIMULATED}target: {{kind: simulated, gpu: NVIDIA A100-SXM4-80GB}}\n"
+        "search: {space: {gpu: {choices: [A100-80GB, a100-80g-sxm, H100, l40s]}}}\n"
+    )
+    scenario = parse_scenario(text)
+
+    assert scenario.search is not None
+    assert scenario.target.gpu == "a100-80g-sxm"  # type: ignore[union-attr]
+    assert scenario.search.space["gpu"].choices == ("a100-80g-sxm", "h100-80g-sxm", "l40s-48g")
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "weights"),
+    [
+        ("Qwen3-8B-FP8-dynamic", "", "fp8"),
+        ("Qwen3-8B", "", None),
+        ("Qwen3-8B", ", quantization: int4", "int4"),
+        ("Qwen3-8B-FP8", ", quantization: null", None),
+    ],
+)
+def test_simulated_target_takes_the_weights_that_its_model_states(model: str, target: str, weights: str | None) -> None:
+    scenario = parse_scenario(f"{SIMULATED}model: {model}\ntarget: {{kind: simulated, gpu: h100{target}}}\n")
+
+    assert scenario.target.quantization == weights  # type: ignore[union-attr]
+    assert Scenario.model_validate(scenario_to_dict(scenario)) == scenario

@@ -235,3 +235,44 @@ def test_blocks_left_on_a_card_are_near_those_that_vllm_found(
     )
     assert found["num_blocks"] == pytest.approx(num_blocks, rel=0.05)
     assert found["starts"] is starts
+
+
+def test_cache_of_a_given_size_names_the_weights_where_they_are_the_cause() -> None:
+    found = ask(model="Llama-3.1-70B", gpu="rtx-4090", kv_bytes="4GiB")
+
+    assert not found["starts"]
+    assert "beside weights of 141107396608 " in found["reason"]
+    assert "No cache fits beside these weights" in found["reason"]
+    assert any("weights" in remedy["change"] for remedy in found["remedies"])
+
+
+def test_cache_of_a_given_size_beside_smaller_weights_starts_as_the_remedy_says() -> None:
+    refused = ask(model="Llama-3.1-70B", gpu="h100", kv_bytes="4GiB", max_model_lens=(4096,))
+    changes = [remedy["options"] for remedy in refused["remedies"]]
+
+    assert {"dtype": "fp8"} in changes
+    assert ask(model="Llama-3.1-70B", gpu="h100", kv_bytes="4GiB", max_model_lens=(4096,), dtype="fp8")["starts"]
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"model": "Qwen3-30B-A3B-AWQ", "gpu": "rtx-4090"}, "graph capture of 128 experts"),
+        ({"model": "Llama-3.1-405B", "gpu": "h100", "tensor_parallel_size": 16}, "16 GPUs are more than the 8"),
+    ],
+)
+def test_what_the_ledger_does_not_count_is_named(values: dict[str, Any], named: str) -> None:
+    assert any(named in warning for warning in ask(**values, max_model_lens=(4096,))["warnings"])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model": "Qwen3-30B-A3B", "gpu": "h100"},
+        {"model": "Qwen3-8B", "gpu": "rtx-4090"},
+        {"model": "Llama-3.1-405B", "gpu": "h100", "tensor_parallel_size": 8},
+        {"model": "Llama-3.1-405B", "gpu": "gb200", "tensor_parallel_size": 16},
+    ],
+)
+def test_what_the_ledger_counts_is_not_named(values: dict[str, Any]) -> None:
+    assert not any("not counted" in warning for warning in ask(**values, max_model_lens=(4096,))["warnings"])
