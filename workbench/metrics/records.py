@@ -67,6 +67,23 @@ class RequestTable:
     def __len__(self) -> int:
         return len(self.request_ids)
 
+    def rows(self, picks: IntArray) -> RequestTable:
+        """The requests of these row numbers, in their order."""
+        numbers = picks.tolist()
+        counts = np.diff(self.token_offsets)[picks]
+        tokens = [self.token_times_s[self.token_offsets[i] : self.token_offsets[i + 1]] for i in numbers]
+        values: dict[str, Any] = {
+            "request_ids": tuple(self.request_ids[i] for i in numbers),
+            "class_names": self.class_names,
+            "token_times_s": np.concatenate([np.empty(0), *tokens]),
+            "token_offsets": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            "errors": {new: self.errors[old] for new, old in enumerate(numbers) if old in self.errors},
+        }
+        for each in fields(self):
+            if each.name not in values:
+                values[each.name] = getattr(self, each.name)[picks]
+        return RequestTable(**values)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTable:
@@ -97,12 +114,16 @@ class StepTable:
             yield self
             return
         for number in np.unique(self.replica):
-            picks = np.flatnonzero(self.replica == number)
-            values: dict[str, Any] = {"admission_stop": tuple(self.admission_stop[i] for i in picks.tolist())}
-            for each in fields(self):
-                if each.name not in values:
-                    values[each.name] = getattr(self, each.name)[picks]
-            yield StepTable(**values)
+            yield self.rows(np.flatnonzero(self.replica == number))
+
+    def rows(self, picks: IntArray) -> StepTable:
+        """The steps of these row numbers."""
+        values: dict[str, Any] = {"admission_stop": tuple(self.admission_stop[i] for i in picks.tolist())}
+        for each in fields(self):
+            if each.name not in values:
+                column = getattr(self, each.name)
+                values[each.name] = None if column is None else column[picks]
+        return StepTable(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +29,19 @@ class Window:
     def holds_steps(self, steps: StepTable) -> BoolArray:
         """[steps] which steps began in it."""
         return np.asarray((steps.start_s >= self.start_s) & (steps.start_s <= self.end_s))
+
+
+def cut_to(record: RunRecord, window: Window) -> RunRecord:
+    """Leave out what lies outside of a window: requests sent and steps begun before or after it."""
+    requests, steps = window.holds_requests(record.requests), window.holds_steps(record.steps)
+    if requests.all() and steps.all():
+        return record
+    return replace(
+        record,
+        requests=record.requests.rows(np.flatnonzero(requests)),
+        steps=record.steps.rows(np.flatnonzero(steps)),
+        duration_s=window.duration_s,
+    )
 
 
 def measurement_window(record: RunRecord, *, warm_up_s: float = 0.0, cool_down_s: float = 0.0) -> Window:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from workbench.capacity.diagnosis.queueing import parameters_by_share
 from workbench.capacity.diagnosis.run_evidence import (
     admission_of,
     blocking_of,
-    completion_rate,
     fleet_of,
     limits_of_run,
     preemptions_of,
@@ -25,40 +24,47 @@ from workbench.capacity.diagnosis.run_evidence import (
     traffic_of,
 )
 from workbench.capacity.diagnosis.sharing import find_sharing
-from workbench.loadgen.errors import RunFailed
 from workbench.metrics.attainment import SloPolicy
-from workbench.metrics.definitions import ttft_s
-from workbench.metrics.records import RequestTable, RunRecord
+from workbench.metrics.records import RunRecord
 from workbench.metrics.summary import summarize
+from workbench.metrics.windows import Window, cut_to
 from workbench.scenario import Scenario, ScenarioError
 from workbench.search.rate import rate_at, rung
 from workbench.services.describe import limits_of
-from workbench.services.evaluate import deadline_of
-from workbench.services.targets import build_target, device_of
+from workbench.services.doctor_replay import MOST_STEPS, Replayer
+from workbench.services.targets import device_of
 from workbench.store.runs import StoredRun, load_run
 from workbench.workload import generate_workload
 from workbench.workload.rate import arrival_rate, at_rate
 from workbench.workload.records import Workload
 
 _MOST_PROMPTS = 48
-_MOST_STEPS = 40_000
-"""Longer simulations are not replayed: each replay takes as long again."""
 
 
-def run_evidence(directory: Path) -> Evidence:
-    """Raises `StoreError` for a run that cannot be read."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorInput:
+    """A stored run, read once: what rules look at, and what replays need."""
+
+    evidence: Evidence
+    replayer: Replayer | None
+    """None where nothing can be replayed: no simulation, or its requests cannot be made again."""
+
+
+def read_run(directory: Path) -> DoctorInput:
+    """Read a run, its measured window only. Raises `StoreError` for a run that cannot be read."""
     run = load_run(directory)
     notes: list[str] = []
     scenario = _scenario(run, notes)
-    record, engine = run.record, run.record.engine
+    record = run.record if run.info.window_s is None else cut_to(run.record, _window(run.info.window_s))
     stated = {**(run.info.scenario.get("engine") or {}), **run.info.params}
+    target = {**(run.info.scenario.get("target") or {}), **run.info.params}
     cap = (run.info.scenario.get("workload") or {}).get("max_concurrency")
     policy = None if scenario is None else SloPolicy.from_scenario(scenario)
     workload = None if scenario is None else _workload(scenario, run, notes)
     evidence = Evidence(
         source="run",
         timeline=timeline_of(record),
-        limits=limits_of_run(engine, stated),
+        limits=limits_of_run(record.engine, stated, target),
         traffic=traffic_of(record, summarize(record, policy), cap),
         fleet=fleet_of(record),
         admission=admission_of(record.steps),
@@ -68,9 +74,18 @@ def run_evidence(directory: Path) -> Evidence:
         blocking=blocking_of(record.requests),
         notes=tuple(notes),
     )
-    if scenario is None or workload is None or not _is_worth_replaying(evidence, scenario, record):
-        return evidence
-    return replace(evidence, trials=tuple(_replays(scenario, run, workload, evidence)))
+    if scenario is None or workload is None or scenario.target.kind != "simulated":
+        return DoctorInput(evidence=evidence, replayer=None)
+    if len(run.record.steps) > MOST_STEPS:
+        return DoctorInput(evidence=evidence, replayer=None)
+    replayer = Replayer(scenario=scenario, run=run, workload=workload)
+    if not _is_worth_replaying(evidence):
+        return DoctorInput(evidence=evidence, replayer=replayer)
+    return DoctorInput(evidence=replace(evidence, trials=tuple(_trials(replayer, evidence))), replayer=replayer)
+
+
+def _window(span: Sequence[float]) -> Window:
+    return Window(start_s=span[0], end_s=span[1])
 
 
 def _scenario(run: StoredRun, notes: list[str]) -> Scenario | None:
@@ -156,16 +171,15 @@ def _kv_plan(engine: Mapping[str, Any], scenario: Scenario) -> Any:
     return plan_kv(deployment, max_model_len=int(engine.get("max_model_len") or deployment.spec.window))
 
 
-def _is_worth_replaying(evidence: Evidence, scenario: Scenario, record: RunRecord) -> bool:
-    if scenario.target.kind != "simulated" or len(record.steps) > _MOST_STEPS:
-        return False
+def _is_worth_replaying(evidence: Evidence) -> bool:
     traffic = evidence.traffic
     is_blocked = evidence.blocking is not None and traffic.meets_slo is not True
     is_slow = traffic.misses_ttft and not traffic.is_client_capped
-    return load.is_queueing(evidence) or load.is_slowing(evidence) or is_slow or is_blocked
+    return traffic.is_batch or load.is_queueing(evidence) or load.is_slowing(evidence) or is_slow or is_blocked
 
 
-def _replays(scenario: Scenario, run: StoredRun, workload: Workload, evidence: Evidence) -> Iterator[Trial]:
+def _trials(replayer: Replayer, evidence: Evidence) -> Iterator[Trial]:
+    """Lift one limit after another, until one of them is shown to be the cause."""
     limits = evidence.limits
     budget, cap, blocks = limits.max_num_batched_tokens, limits.max_num_seqs, limits.num_blocks
     if budget is None or cap is None or blocks is None:
@@ -177,40 +191,22 @@ def _replays(scenario: Scenario, run: StoredRun, workload: Workload, evidence: E
         "long_prefill_token_threshold": (0, max(64, min(budget // 4, 1024))),
     }
     names = [] if evidence.blocking is None else ["long_prefill_token_threshold"]
+    base = replayer.as_stored
     for name in [*names, *parameters_by_share(evidence)]:
         before, value = known[name]
-        params = {**run.info.params, name: value}
-        if value == before:
-            continue
-        try:
-            target = build_target(scenario, params)
-            record = target.run(workload, deadline_s=deadline_of(workload))
-        except (EngineError, ScenarioError, RunFailed):
+        found = None if value == before else replayer.replay({f"engine.{name}": value})
+        if found is None:
             continue
         trial = Trial(
             parameter=name,
             before=before,
             value=value,
-            ttft_p95_s=(_ttft_p95(run.record.requests), _ttft_p95(record.requests)),
-            short_ttft_p95_s=(_short_ttft_p95(run.record.requests), _short_ttft_p95(record.requests)),
-            completion_rate=(completion_rate(run.record), completion_rate(record)),
-            cures_slo=evidence.traffic.meets_slo is False
-            and summarize(record, SloPolicy.from_scenario(scenario)).meets_slo is True,
+            ttft_p95_s=(base.figure("ttft_s.p95"), found.figure("ttft_s.p95")),
+            short_ttft_p95_s=(base.figure("short_ttft_s.p95"), found.figure("short_ttft_s.p95")),
+            completion_rate=(base.figure("requests_per_s"), found.figure("requests_per_s")),
+            cures_slo=evidence.traffic.meets_slo is False and found.meets_slo is True,
+            is_batch=evidence.traffic.is_batch,
         )
         yield trial
         if trial.helps and name not in names:
             return  # the cause is found
-
-
-def _ttft_p95(table: RequestTable) -> float | None:
-    """Over all issued: one without a first token counts as the longest."""
-    values = ttft_s(table)
-    if not np.isfinite(values).any():
-        return None
-    return float(np.percentile(np.where(np.isfinite(values), values, np.nanmax(values)), 95))
-
-
-def _short_ttft_p95(table: RequestTable) -> float | None:
-    values, lengths = ttft_s(table), table.num_prompt_tokens
-    rows = np.isfinite(values) & (lengths <= np.median(lengths))
-    return float(np.percentile(values[rows], 95)) if rows.any() else None

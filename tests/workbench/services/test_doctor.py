@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from workbench.scenario import Scenario, ScenarioError, load_scenario
+from benchmarks import bench_doctor
+from workbench.scenario import Scenario, ScenarioError, load_scenario, scenario_to_dict
+from workbench.scenario.loader import parse_scenario
 from workbench.services.doctor import Diagnosis, diagnose
-from workbench.services.doctor_run import run_evidence
+from workbench.services.doctor_run import read_run
 from workbench.services.evaluate import run_scenario, store_run
 from workbench.services.rate_trial import run_for_rate
+from workbench.services.targets import check_target
 from workbench.store.studies import save_study
 
 QWEN, LLAMA_13B = "Qwen/Qwen2.5-7B-Instruct", "meta-llama/Llama-2-13b-hf"
@@ -230,6 +234,144 @@ def test_varying_header_shows_the_first_differing_token(tmp_path: Path) -> None:
     assert len(set(finding.evidence["token_ids"])) == 2
 
 
+BATCH = {
+    **CHAT,
+    "input_tokens": {"kind": "lognormal", "median": 130, "sigma": 1.1, "max": 2048},
+    "output_tokens": {"kind": "lognormal", "median": 160, "sigma": 0.9, "max": 1024},
+}
+
+
+def test_batch_under_a_low_cap_is_told_what_a_higher_one_gives(tmp_path: Path) -> None:
+    planted = scenario(
+        BATCH, model="Qwen/Qwen3-32B", gpu="h100", count=400, arrivals={"kind": "all_at_once"}, ttft=None,
+        max_model_len=8192, max_num_seqs=32,
+    )  # fmt: skip
+    run = run_scenario(planted)
+    finding = diagnose(store_run(tmp_path / "run", run)).findings[0]
+    assert finding.code == "sequence_cap_too_small"
+    steps = run.record.steps
+    share = sum(stop == "sequence_cap" for stop in steps.admission_stop) / len(steps)
+    assert f"max_num_seqs 32 binds in {share:.0%} of the steps" in finding.symptom
+    change = finding.changes[0]
+    assert change.effect is not None
+    four_times = run_scenario(planted, {change.parameter: change.value}).summary.overall.output_tokens_per_s
+    assert (change.parameter, change.effect.after) == ("max_num_seqs", four_times)
+    assert change.effect.after >= 1.5 * change.effect.before
+
+
+def test_advice_is_never_in_force_too_small_or_empty(tmp_path: Path) -> None:
+    planted = scenario(
+        kind(16384, 512), model="meta-llama/Llama-3.1-70B-Instruct", gpu="h200", count=64,
+        arrivals={"kind": "closed_loop", "concurrency": 32}, ttft="10s", max_model_len=17000,
+        fleet={"quantization": "fp8", "kv_cache_dtype": "fp8"},
+    )  # fmt: skip
+    run = run_scenario(planted)
+    peak = int(run.record.steps.num_running.max())
+    changes = [change for finding in doctor(planted, tmp_path).findings for change in finding.changes]
+    assert changes
+    for change in changes:
+        assert (change.parameter, change.value) != ("kv_cache_dtype", "fp8")
+        assert change.parameter != "max_model_len" or change.value > 16384 + 512
+        assert change.parameter != "max_num_seqs" or change.value != peak
+    assert len({change.parameter for change in changes}) == len(changes)
+
+
+def test_size_given_in_blocks_is_not_answered_with_utilization(tmp_path: Path) -> None:
+    findings = doctor(scenario(num_blocks=400, rate=8, gpu_memory_utilization=0.6), tmp_path).findings
+    parameters = [change.parameter for finding in findings for change in finding.changes]
+    assert parameters[0] == "num_blocks"
+    assert not {"gpu_memory_utilization", "kv_cache_dtype", "tensor_parallel_size"} & set(parameters)
+
+
+@pytest.mark.parametrize(
+    "name", ["small cache", "small budget", "few seats", "varying header", "clients under a low limit"]
+)
+def test_first_change_is_what_a_run_with_it_shows(name: str, tmp_path: Path) -> None:
+    planted = PLANTED[name][1]
+    change = doctor(planted, tmp_path).findings[0].changes[0]
+    assert change.effect is not None
+    assert change.effect.slo_attainment is not None
+    text = json.dumps(planted.model_dump(mode="json"))
+    again = run_scenario(parse_scenario(text, overrides=change.settings))
+    assert again.summary.overall.slo_attainment == change.effect.slo_attainment[1]
+    assert change.effect.is_better
+
+
+def test_change_that_a_replay_shows_to_be_useless_is_not_offered(tmp_path: Path) -> None:
+    findings = doctor(scenario(rate=60, count=400), tmp_path).findings
+    effects = [change.effect for finding in findings for change in finding.changes]
+    assert effects
+    assert all(effect is None or effect.is_better for effect in effects)
+    (replicas,) = [change for change in findings[0].changes if change.parameter == "replicas"]
+    assert replicas.effect is not None
+    assert replicas.effect.after < replicas.effect.before
+
+
+def test_warm_up_is_left_out_of_the_diagnosis(tmp_path: Path) -> None:
+    rush = {"kind": "stages", "stages": [{"rate": 60, "duration": "5s"}, {"rate": 1, "duration": "100s"}]}
+    values = scenario(count=380, arrivals=rush).model_dump(mode="json")
+    measured = Scenario.model_validate({**values, "measurement": {"warm_up": "60s"}})
+    assert doctor(Scenario.model_validate(values), tmp_path / "all").findings
+    assert doctor(measured, tmp_path / "measured").findings == ()
+
+
+def test_run_of_a_real_engine_has_changes_marked_as_not_tried(tmp_path: Path) -> None:
+    planted = Scenario.model_validate(
+        {
+            "name": "embedded",
+            "model": "tiny",
+            "engine": {"max_model_len": 256, "num_blocks": 200, "max_num_seqs": 1, "threads": 1},
+            "workload": {
+                "num_requests": 80,
+                "arrivals": {"kind": "poisson", "rate": 2000},
+                "classes": [kind(20, 30)],
+            },
+            "slo": {"ttft_p95": "1ms"},
+        }
+    )
+    findings = doctor(planted, tmp_path).findings
+    assert findings
+    assert {change.effect for finding in findings for change in finding.changes} == {None}
+    assert "not tried" in str(findings[0].changes[0])
+
+
+def test_study_in_which_nothing_starts_names_why_and_what_would(tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    study.mkdir()
+    planted = scenario(kind(1000, 200), model="Qwen/Qwen3-32B", gpu="l40s", max_model_len=4096)
+    reason = "No room for a KV cache: 44.55 GiB x gpu_memory_utilization 0.92 leaves -20.1 GiB"
+    trials = [
+        {
+            "number": number,
+            "state": "INFEASIBLE",
+            "params": {"max_num_seqs": 8},
+            "reason": reason.replace("20.1", f"2{number}.1"),
+        }
+        for number in range(4)
+    ]
+    trials.append({"number": 4, "state": "FAILED", "params": {}, "reason": "the server did not answer"})
+    save_study(
+        study,
+        {"default": {"params": {}}, "best": None, "trials": trials, "scenario_resolved": scenario_to_dict(planted)},
+    )
+    (finding,) = diagnose(study).findings
+    assert finding.code == "nothing_started"
+    assert finding.symptom == "none of 5 trials gave a result (4 INFEASIBLE, 1 FAILED)"
+    assert finding.cause.startswith("4 of them for this reason: No room for a KV cache")
+    settings = [change.settings for change in finding.changes]
+    assert ("target.tensor_parallel_size=2",) in settings
+    for overrides in settings:
+        text = json.dumps(planted.model_dump(mode="json"))
+        check_target(parse_scenario(text, overrides=overrides), {})  # raises where it does not start
+
+
+def test_first_remedy_helps_runs_that_it_was_not_made_on() -> None:
+    found = bench_doctor.treat_all(seed=4711, num_constructed=14, num_random=3)
+    measured = bench_doctor.shares(found)
+    assert measured["helps"] >= 0.9, found
+    assert measured["worsens"] == 0.0, found
+
+
 def test_study_tells_what_the_best_trial_got_rid_of(tmp_path: Path) -> None:
     study = tmp_path / "study"
     study.mkdir()
@@ -250,7 +392,7 @@ def test_study_tells_what_the_best_trial_got_rid_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize("more", [{}, {"conversation": {"turns": 3, "think_time": "5s"}}], ids=["single", "turns"])
 def test_prompts_of_a_run_at_a_sustainable_rate_are_made_again(more: dict[str, Any], tmp_path: Path) -> None:
     result = run_for_rate(scenario(kind(uniform(500, 900), uniform(20, 60), **more), max_num_seqs=8), {})
-    evidence = run_evidence(store_run(tmp_path / "run", result.run))
+    evidence = read_run(store_run(tmp_path / "run", result.run)).evidence
     assert evidence.notes == ()
     assert evidence.prefix.are_prompts_known or (evidence.prefix.hit_rate or 0.0) >= 0.05
 
@@ -258,7 +400,7 @@ def test_prompts_of_a_run_at_a_sustainable_rate_are_made_again(more: dict[str, A
 def test_doctor_of_something_else_says_what_it_reads(tmp_path: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_text("nothing of the kind\n", encoding="utf-8")
-    with pytest.raises(ScenarioError, match="no run, no study, no vLLM log and no metrics dump"):
+    with pytest.raises(ScenarioError, match="neither a run, a study, a vLLM log nor a metrics dump"):
         diagnose(other)
     with pytest.raises(ScenarioError, match="does not exist"):
         diagnose(tmp_path / "missing")

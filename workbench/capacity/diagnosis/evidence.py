@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 _MORE_SERVED = 1.4
+_MORE_OF_A_BATCH = 1.1
+"""Of a batch the time to its end is all that counts, and no chance of arrivals is in it."""
 
 Column = npt.NDArray[np.float64]
 """One value per sample; nan where a sample lacks it."""
@@ -47,7 +49,13 @@ class Limits:
     max_model_len: int | None = None
     block_size: int | None = None
     num_blocks: int | None = None
+    is_num_blocks_stated: bool = False
+    """The user set the size of the cache: what leaves more memory does not enlarge it."""
     gpu_memory_utilization: float | None = None
+    kv_cache_dtype: str | None = None
+    quantization: str | None = None
+    """Of the weights."""
+    tensor_parallel_size: int | None = None
     device_memory: int | None = None
     """Bytes that the scenario gives the engine; None where the device's own memory is the limit."""
     prefix_caching: bool | None = None
@@ -103,6 +111,8 @@ class Admission:
     """Causes of `engine.stats.AdmissionStop` -> share of the busy steps in which something waited."""
     decode_share: float | None = None
     """Of the tokens scheduled in steps that the budget ended: the decodes' part."""
+    busy_shares: Mapping[str, float] = field(default_factory=dict)
+    """The same over all busy steps, whether something waited or not."""
     blocked_free_share: float | None = None
     """Of the blocks, those free when the first of the queue did not fit (mean)."""
 
@@ -184,13 +194,17 @@ class Trial:
     completion_rate: tuple[float | None, float | None]
     cures_slo: bool = False
     """The SLO was missed and is kept with the change."""
+    is_batch: bool = False
 
     @property
     def helps(self) -> bool:
         """The SLO is kept, or the time to first token falls to a third, or much more is served; anything milder is a
         queue that is put off."""
         before, after = self.completion_rate
-        is_faster = before is not None and after is not None and after >= _MORE_SERVED * before
+        more = _MORE_OF_A_BATCH if self.is_batch else _MORE_SERVED
+        is_faster = before is not None and after is not None and after >= more * before
+        if self.is_batch:
+            return is_faster
         return self.cures_slo or _falls(self.ttft_p95_s, 1 / 3) or is_faster
 
     @property
@@ -209,11 +223,14 @@ class FleetFacts:
 
     num_replicas: int = 1
     """At the beginning."""
+    rate_limit_per_s: float | None = None
+    """Of each client, class or all, as the scenario says."""
     not_served: Mapping[str, int] = field(default_factory=dict)
     """Reason -> requests: `nobody_up`, `lost`, `rate_limit`, `queue_limit`, `deadline_foreseen`, `deadline_passed`."""
     failures: tuple[str, ...] = ()
     """Each with its time."""
     retry: str = "all"
+    has_pools: bool = False
     scales: bool = False
     """The number of replicas follows the queue."""
 

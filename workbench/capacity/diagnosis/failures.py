@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from workbench.capacity.diagnosis import load
-from workbench.capacity.diagnosis.evidence import Evidence
+from workbench.capacity.diagnosis.evidence import Evidence, Limits
 from workbench.capacity.diagnosis.finding import Change, Finding
 from workbench.capacity.diagnosis.registry import rule
 
@@ -22,15 +24,15 @@ def start_failed(evidence: Evidence) -> Finding | None:
     if too_long:
         changes = [
             Change(parameter="max_model_len", value=memory.longest_len, note="the most that this memory holds"),
-            Change(parameter="gpu_memory_utilization", value=0.95, note="only if the GPU is otherwise empty"),
+            *_higher_utilization(limits, 0.95),
             Change(parameter="kv_cache_dtype", value="fp8", note="half the bytes a token"),
         ]
         cause = "max_model_len asks for more KV cache than is left: one full-length request does not fit"
     else:
         changes = [
-            Change(parameter="tensor_parallel_size", value=2, note="or more GPUs"),
-            Change(parameter="quantization", value="fp8", note="smaller weights"),
-            Change(parameter="gpu_memory_utilization", value=0.92, note="where it is lower, and the GPU is empty"),
+            Change(parameter="tensor_parallel_size", value=2 * (limits.tensor_parallel_size or 1), note="or more GPUs"),
+            *(() if limits.quantization else (Change(parameter="quantization", value="fp8", note="smaller weights"),)),
+            *_higher_utilization(limits, 0.92),
         ]
         cause = "weights, activations and overheads leave no room for a KV cache"
     return Finding(
@@ -43,6 +45,11 @@ def start_failed(evidence: Evidence) -> Finding | None:
     )
 
 
+def _higher_utilization(limits: Limits, value: float) -> Iterator[Change]:
+    if limits.gpu_memory_utilization is None or limits.gpu_memory_utilization < value:
+        yield Change(parameter="gpu_memory_utilization", value=value, note="only if the GPU is otherwise empty")
+
+
 @rule
 def out_of_memory(evidence: Evidence) -> Finding | None:
     """Memory ran out at load or, worse, under load."""
@@ -52,14 +59,22 @@ def out_of_memory(evidence: Evidence) -> Finding | None:
     utilization = limits.gpu_memory_utilization
     if not memory.ran_before:
         changes = (
-            Change(parameter="tensor_parallel_size", value=2, note="or a larger GPU, or quantised weights"),
+            Change(
+                parameter="tensor_parallel_size",
+                value=2 * (limits.tensor_parallel_size or 1),
+                note="or a larger GPU, or quantised weights",
+            ),
             Change(parameter="max_num_seqs", value=64, note="the sampler's warm-up needs memory for every sequence"),
         )
         cause = "the GPU is full before the KV cache is there: weights, or another process on the card"
     else:
         budget = limits.max_num_batched_tokens
         changes = (
-            Change(parameter="gpu_memory_utilization", value=_SAFE_UTILIZATION, note="leaves room for activations"),
+            Change(
+                parameter="gpu_memory_utilization",
+                value=min(_SAFE_UTILIZATION, round((utilization or 1.0) - 0.03, 2)),
+                note="leaves room for activations",
+            ),
             Change(parameter="max_num_batched_tokens", value=2048 if budget is None else max(512, budget // 2)),
         )
         cause = "activations of long prompts exceed the headroom that gpu_memory_utilization leaves"

@@ -49,7 +49,16 @@ def rate_limit_too_low(evidence: Evidence) -> Finding | None:
         cause="the rate limit is lower than what clients send",
         evidence={"num_requests": total, "rate_limit": refused, "busy_share": traffic.busy_share},
         changes=(
-            Change(parameter="target.rate_limit.requests_per_s", value="higher", note="as far as the replicas go"),
+            Change(
+                parameter="target.rate_limit.requests_per_s",
+                value=_higher(fleet.rate_limit_per_s, total, refused),
+                note="as far as the replicas go",
+            ),
             Change(parameter="target.rate_limit.burst", value="higher", note="where clients send in bursts"),
         ),
     )
+
+
+def _higher(limit: float | None, total: int, refused: int) -> float | str:
+    """What would have let all requests in if all sent evenly, doubled because they do not."""
+    return "higher" if limit is None or refused >= total else round(2 * limit * total / (total - refused), 3)

@@ -7,6 +7,7 @@ import math
 from workbench.capacity.diagnosis import load
 from workbench.capacity.diagnosis.evidence import Evidence
 from workbench.capacity.diagnosis.finding import Change, Finding
+from workbench.capacity.diagnosis.more import more_kv, more_replicas
 from workbench.capacity.diagnosis.registry import rule
 
 _STORM_PER_REQUEST = 0.3
@@ -37,12 +38,12 @@ def preemption_storm(evidence: Evidence) -> Finding | None:
     strength = _strength(evidence, per_request)
     if strength < 1.0:
         return None
-    seats = _seats_that_fit(evidence)
+    running = load.peak_running(evidence.timeline)
+    seats = min(_seats_that_fit(evidence), max(1, int(0.9 * running)))
     share = (
         "" if found.recomputed_share is None else f"; {found.recomputed_share:.0%} of all tokens were computed again"
     )
     each = "" if per_request is None else f", {per_request:.2f} a request"
-    running = load.peak_running(evidence.timeline)
     return Finding(
         code="preemption_storm",
         severity=80 if strength >= _HEAVY else 73,
@@ -59,8 +60,9 @@ def preemption_storm(evidence: Evidence) -> Finding | None:
         },
         changes=(
             Change(parameter="max_num_seqs", value=seats, note="as many as the cache holds to their end"),
-            Change(parameter="gpu_memory_utilization", value=0.95, note="or kv_cache_dtype fp8: more blocks"),
             Change(parameter="watermark", value=0.05, note="keeps blocks free at admission, where the engine has it"),
+            *more_kv(evidence.limits),
+            *more_replicas(evidence),
         ),
     )
 
@@ -113,7 +115,12 @@ def max_model_len_too_large(evidence: Evidence) -> Finding | None:
         )
     else:
         cause = f"requests come close to max_model_len {window}, of which only {fits:.1f} fit: the window is the batch"
-    value = _round_up(needed) if needed is not None and needed < 0.75 * window else window // 2
+    changes = [*more_kv(limits), *more_replicas(evidence)]
+    if needed is None:
+        changes.insert(0, Change(parameter="max_model_len", value="the longest prompt + output that is needed"))
+    elif (value := _round_up(needed + 1)) < window:
+        note = "longer requests are then refused or clipped"
+        changes.insert(0, Change(parameter="max_model_len", value=value, note=note))
     return Finding(
         code="max_model_len_too_large",
         severity=85 if is_reserved else 75 if is_filled else 77 if _is_tight(evidence) else 55,
@@ -126,10 +133,7 @@ def max_model_len_too_large(evidence: Evidence) -> Finding | None:
             "peak_kv_usage": load.peak_kv_usage(evidence.timeline),
             "peak_running": load.peak_running(evidence.timeline) if len(evidence.timeline) else None,
         },
-        changes=(
-            Change(parameter="max_model_len", value=value, note="longer requests are then refused or clipped"),
-            Change(parameter="kv_cache_dtype", value="fp8", note="half the bytes a token"),
-        ),
+        changes=tuple(changes),
     )
 
 
@@ -151,7 +155,9 @@ def _round_up(length: float) -> int:
 def memory_headroom(evidence: Evidence) -> Finding | None:
     """What gpu_memory_utilization leaves of the GPU is less than one large step may need."""
     memory, utilization = evidence.memory, evidence.limits.gpu_memory_utilization
-    if utilization is None or memory.out_of_memory is not None or memory.start_error is not None:
+    if utilization is None or evidence.limits.is_num_blocks_stated:
+        return None  # the utilisation sizes nothing
+    if memory.out_of_memory is not None or memory.start_error is not None:
         return None
     left = None if memory.device_bytes is None else int(memory.device_bytes * (1 - utilization))
     peak = memory.activation_bytes

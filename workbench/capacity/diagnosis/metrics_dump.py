@@ -183,5 +183,6 @@ def _limits(labels: Mapping[str, str]) -> Limits:
         block_size=None if size is None else int(size),
         num_blocks=None if blocks is None else int(blocks),
         gpu_memory_utilization=number("gpu_memory_utilization"),
+        kv_cache_dtype="fp8" if labels.get("cache_dtype", "").startswith("fp8") else None,
         prefix_caching=None if caching is None else caching.lower() == "true",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from workbench.capacity.diagnosis import load
 from workbench.capacity.diagnosis.evidence import Evidence
 from workbench.capacity.diagnosis.finding import Change, Finding
+from workbench.capacity.diagnosis.more import more_replicas
 from workbench.capacity.diagnosis.registry import rule
 
 _LOW_HIT_RATE = 0.05
@@ -106,6 +107,7 @@ def head_of_line_blocking(evidence: Evidence) -> Finding | None:
         },
         changes=(
             Change(parameter="long_prefill_token_threshold", value=threshold, note="lets short prompts share a step"),
+            *more_replicas(evidence),
             Change(parameter="pools", value="long and short apart", note=f"split at {blocking.long_tokens} tokens"),
         ),
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, Literal
 
 from workbench.capacity.diagnosis import load
-from workbench.capacity.diagnosis.evidence import Evidence, Limits, Trial
+from workbench.capacity.diagnosis.evidence import Evidence, Trial
 from workbench.capacity.diagnosis.finding import Change, Finding
+from workbench.capacity.diagnosis.more import more_kv, more_replicas
 from workbench.capacity.diagnosis.registry import rule
 
 Limit = Literal["kv", "budget", "cap"]
@@ -49,19 +49,8 @@ def kv_cache_full(evidence: Evidence) -> Finding | None:
         symptom=f"{load.describe_queue(evidence)} while {under}",
         cause=f"the KV cache is full: {usage_text}admission needs free blocks, not a seat{_proof(evidence, 'kv')}",
         evidence=_figures(evidence, kv_usage=usage, running=running, num_blocks=limits.num_blocks),
-        changes=tuple(_more_kv(limits)),
+        changes=(*more_kv(limits), *more_replicas(evidence)),
     )
-
-
-def _more_kv(limits: Limits) -> Iterator[Change]:
-    if limits.device_memory is not None:
-        size = f"{2 * limits.device_memory / 1024**2:.0f}MiB"
-        yield Change(parameter="device_memory", value=size, note="the scenario's own limit, doubled")
-    if limits.gpu_memory_utilization is None or limits.gpu_memory_utilization < 0.9:
-        yield Change(parameter="gpu_memory_utilization", value=_higher(limits.gpu_memory_utilization))
-    if limits.device_memory is None:
-        yield Change(parameter="kv_cache_dtype", value="fp8", note="twice the tokens in the same memory")
-        yield Change(parameter="tensor_parallel_size", value="double", note="or quantised weights, which leave more")
 
 
 @rule
@@ -82,7 +71,11 @@ def token_budget_too_small(evidence: Evidence) -> Finding | None:
         cause=f"{size} is too small for these prompts: it ends admission long before the seats or the KV cache do"
         f"{_proof(evidence, 'budget')}",
         evidence=_figures(evidence, kv_usage=usage, running=running, max_num_batched_tokens=budget),
-        changes=(Change(parameter="max_num_batched_tokens", value=value, note="watch TPOT: steps get longer"),),
+        changes=(
+            Change(parameter="max_num_batched_tokens", value=value, note="watch TPOT: steps get longer"),
+            *(() if budget is None else (Change(parameter="max_num_batched_tokens", value=2 * budget),)),
+            *more_replicas(evidence),
+        ),
     )
 
 
@@ -95,14 +88,21 @@ def sequence_cap_too_small(evidence: Evidence) -> Finding | None:
     trial = evidence.trial("max_num_seqs")
     fits = None if cap is None or not usage else int(cap / max(usage, 0.01))
     value: Any = trial.value if trial is not None else None if cap is None else int(min(4 * cap, fits or 4 * cap, 256))
+    again = "" if evidence.traffic.is_batch else "while TPOT has room; otherwise add replicas"
+    if cap is None:
+        return None
     return Finding(
         code="sequence_cap_too_small",
         severity=70,
-        symptom=f"{load.describe_queue(evidence)} while running stays at its cap of {cap:g}",
+        symptom=_capped(evidence, cap),
         cause=f"max_num_seqs is too small: every seat is taken and only {usage or 0:.0%} of the KV cache is in use; "
         f"long answers hold their seats for all their steps{_proof(evidence, 'cap')}",
         evidence=_figures(evidence, kv_usage=usage, max_num_seqs=evidence.limits.max_num_seqs),
-        changes=(Change(parameter="max_num_seqs", value=value, note="while TPOT has room; otherwise add replicas"),),
+        changes=(
+            Change(parameter="max_num_seqs", value=value, note=again),
+            *(Change(parameter="max_num_seqs", value=int(times * cap), note=again) for times in (2, 16)),
+            *more_replicas(evidence),
+        ),
     )
 
 
@@ -113,7 +113,8 @@ def saturation(evidence: Evidence) -> Finding | None:
     is_busy = (traffic.busy_share or 0.0) >= _BUSY and bool(evidence.trials)
     is_full = traffic.misses_ttft and is_busy and not traffic.is_client_capped
     is_slowing = load.is_slowing(evidence)
-    if not (load.is_queueing(evidence) or is_full or is_slowing) or not _is_saturated(evidence):
+    is_over = load.is_queueing(evidence) or is_full or is_slowing
+    if traffic.is_batch or not is_over or not _is_saturated(evidence):
         return None
     arriving, served = traffic.arrival_rate, traffic.completion_rate
     replicas: Any = "more"
@@ -138,9 +139,24 @@ def saturation(evidence: Evidence) -> Finding | None:
         ),
         changes=(
             Change(parameter=evidence.fleet.parameter, value=replicas, note="or a lower rate per instance"),
-            Change(parameter="queue_limit", value="429 beyond it", note="so that accepted requests keep their SLO"),
+            *more_replicas(evidence, 2 * replicas if isinstance(replicas, int) else None),
+            Change(
+                parameter="queue_limit", value=_queue_limit(evidence), note="so that accepted requests keep their SLO"
+            ),
         ),
     )
+
+
+def _queue_limit(evidence: Evidence) -> int:
+    """Waiting requests that are begun within about a second; more get 429."""
+    return max(4, round(evidence.traffic.completion_rate or 0.0))
+
+
+def _capped(evidence: Evidence, cap: float) -> str:
+    if not evidence.traffic.is_batch:
+        return f"{load.describe_queue(evidence)} while running stays at its cap of {cap:g}"
+    share = 0.0 if evidence.admission is None else evidence.admission.busy_shares.get("sequence_cap", 0.0)
+    return f"max_num_seqs {cap:g} binds in {share:.0%} of the steps of a batch that was there at once"
 
 
 def _who(evidence: Evidence) -> str:
@@ -179,7 +195,8 @@ def _is_cause(evidence: Evidence, limit: Limit) -> bool:
     """The limit holds the queue and lifting it helps. Where a replay helps, that is the proof."""
     if evidence.trials:
         trial = evidence.trial(_PARAMETERS[limit])
-        return trial is not None and trial.helps and (load.is_queueing(evidence) or evidence.traffic.misses_ttft)
+        waits = load.is_queueing(evidence) or evidence.traffic.misses_ttft or evidence.traffic.is_batch
+        return trial is not None and trial.helps and waits
     return load.is_queueing(evidence) and _limit(evidence) == limit and _helps(evidence, limit)
 
 
@@ -220,13 +237,12 @@ def _proof(evidence: Evidence, limit: Limit) -> str:
     trial = evidence.trial(_PARAMETERS[limit])
     if trial is None or not trial.helps:
         return ""
-    before, after = trial.ttft_p95_s
     change = f"{trial.parameter} {trial.before} -> {trial.value}"
-    return f"; replayed with {change}, TTFT p95 falls from {before:.3g} s to {after:.3g} s"
-
-
-def _higher(utilization: float | None) -> float:
-    return 0.92 if utilization is None else min(0.95, max(0.92, round(utilization + 0.05, 2)))
+    if trial.is_batch:
+        served, more = trial.completion_rate
+        return f"; replayed with {change}, throughput is {(more or 0.0) / (served or 1.0):.2f} times as high"
+    before, after = trial.ttft_p95_s
+    return f"; replayed with {change}, TTFT p95 goes from {before:.3g} s to {after:.3g} s"
 
 
 def _figures(evidence: Evidence, **more: Any) -> dict[str, Any]:

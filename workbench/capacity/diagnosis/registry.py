@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeAlias
 
-from workbench.capacity.diagnosis.evidence import Evidence
+from workbench.capacity.diagnosis.evidence import Evidence, Limits
 from workbench.capacity.diagnosis.finding import Finding
 
 Rule: TypeAlias = Callable[[Evidence], Finding | None]
 _RULES: dict[str, Rule] = {}
+_UNKNOWN = object()
 
 
 def rule(function: Rule) -> Rule:
@@ -23,6 +25,12 @@ def list_rules() -> tuple[str, ...]:
 
 
 def apply_rules(evidence: Evidence, rules: Iterable[str] | None = None) -> tuple[Finding, ...]:
-    """All findings, most severe first; equal severities in order of registration."""
+    """All findings, most severe first; equal severities in order of registration. Changes in force are left out."""
     found = [_RULES[name](evidence) for name in (rules if rules is not None else _RULES)]
-    return tuple(sorted((item for item in found if item is not None), key=lambda item: -item.severity))
+    told = [_without_what_is_in_force(item, evidence.limits) for item in found if item is not None]
+    return tuple(sorted(told, key=lambda item: -item.severity))
+
+
+def _without_what_is_in_force(finding: Finding, limits: Limits) -> Finding:
+    changes = [each for each in finding.changes if each.value != getattr(limits, each.parameter, _UNKNOWN)]
+    return replace(finding, changes=tuple(changes))

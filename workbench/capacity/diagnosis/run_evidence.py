@@ -28,10 +28,12 @@ from workbench.metrics.summary import RunSummary
 _SAMPLES = 60
 _LONG_FACTOR = 8
 _FEWEST = 5
+_BATCH_SHARE = 0.01
+"""Of a run's time, that in which a batch may arrive."""
 
 
-def limits_of_run(engine: Mapping[str, Any], stated: Mapping[str, Any]) -> Limits:
-    """`engine` as resolved, `stated` as the user wrote it."""
+def limits_of_run(engine: Mapping[str, Any], stated: Mapping[str, Any], target: Mapping[str, Any]) -> Limits:
+    """Read an engine's limits: `engine` as resolved, `stated` and `target` as the user wrote them."""
     blocks, window, size = engine.get("num_blocks"), engine.get("max_model_len"), engine.get("block_size")
     return Limits(
         max_num_seqs=engine.get("max_num_seqs"),
@@ -40,6 +42,10 @@ def limits_of_run(engine: Mapping[str, Any], stated: Mapping[str, Any]) -> Limit
         max_model_len=window,
         block_size=size,
         num_blocks=blocks,
+        is_num_blocks_stated=stated.get("num_blocks") is not None,
+        kv_cache_dtype=target.get("kv_cache_dtype"),
+        quantization=target.get("quantization"),
+        tensor_parallel_size=target.get("tensor_parallel_size"),
         gpu_memory_utilization=engine.get("gpu_memory_utilization"),
         device_memory=engine.get("device_memory") if stated.get("device_memory") is not None else None,
         prefix_caching=engine.get("enable_prefix_caching"),
@@ -56,6 +62,8 @@ def fleet_of(record: RunRecord) -> FleetFacts:
     scaling = [engine.get("autoscaling"), *(pool.get("autoscaling") for pool in engine.get("pools") or ())]
     return FleetFacts(
         num_replicas=int(facts["counts"][0][1]),
+        rate_limit_per_s=(engine.get("rate_limit") or {}).get("requests_per_s"),
+        has_pools=bool(engine.get("pools")),
         not_served=facts["not_served"],
         failures=tuple(f"{each['replica']} failed at {each['at_s']:.1f} s" for each in facts["failures"]),
         retry=str(engine.get("retry")),
@@ -68,22 +76,34 @@ def timeline_of(record: RunRecord) -> Timeline:
     steps = record.steps
     if not len(steps):
         return Timeline()
-    end = float(record.requests.arrival_s.max()) if len(record.requests) else 0.0
-    edges = np.linspace(0.0, end if end > 0 else float(steps.end_s[-1]), _SAMPLES + 1)[1:]
+    first, last = _arrivals(record.requests)
+    begin = min(first, float(steps.start_s[0]))
+    end = float(steps.end_s[-1]) if is_batch(record) else last
+    edges = np.linspace(begin, end, _SAMPLES + 1)[1:]
     rows = np.clip(np.searchsorted(steps.start_s, edges, side="right") - 1, 0, len(steps) - 1)
     # Between steps the engine is empty: a sample after the end of the last step before it sees nothing.
     is_idle = (edges > steps.end_s[rows]) & (steps.num_waiting[rows] == 0)
     used = steps.num_blocks_in_use / np.maximum(steps.num_blocks_in_use + steps.num_free_blocks, 1)
     return Timeline(
-        running=np.where(is_idle, 0.0, _peak_between(steps, edges, steps.num_running)),
+        running=np.where(is_idle, 0.0, _peak_between(steps, begin, edges, steps.num_running)),
         waiting=np.where(is_idle, 0.0, steps.num_waiting[rows].astype(np.float64)),
-        kv_usage=np.where(is_idle, 0.0, _peak_between(steps, edges, used)),
+        kv_usage=np.where(is_idle, 0.0, _peak_between(steps, begin, edges, used)),
     )
 
 
-def _peak_between(steps: StepTable, edges: FloatArray, values: npt.NDArray[Any]) -> FloatArray:
+def is_batch(record: RunRecord) -> bool:
+    """Everything arrived at once, or as good as."""
+    first, last = _arrivals(record.requests)
+    return last - first <= _BATCH_SHARE * record.duration_s
+
+
+def _arrivals(table: RequestTable) -> tuple[float, float]:
+    return (float(table.arrival_s.min()), float(table.arrival_s.max())) if len(table) else (0.0, 0.0)
+
+
+def _peak_between(steps: StepTable, begin: float, edges: FloatArray, values: npt.NDArray[Any]) -> FloatArray:
     """Greatest value of the steps that start in each interval; that of the step before where none does."""
-    bounds = np.searchsorted(steps.start_s, np.concatenate([[0.0], edges]), side="right")
+    bounds = np.searchsorted(steps.start_s, np.concatenate([[begin], edges]), side="right")
     found = [
         values[low:high].max() if high > low else values[max(low - 1, 0)] for low, high in itertools.pairwise(bounds)
     ]
@@ -92,7 +112,8 @@ def _peak_between(steps: StepTable, edges: FloatArray, values: npt.NDArray[Any])
 
 def traffic_of(record: RunRecord, summary: RunSummary, client_cap: int | None) -> Traffic:
     table, overall = record.requests, summary.overall
-    span = float(table.arrival_s.max()) if len(table) else 0.0
+    first, last = _arrivals(table)
+    span = last - first
     totals = table.num_prompt_tokens + table.num_output_tokens
     missed = [result for result in summary.limits if not result.is_met]
     rationed = 0 if record.fleet is None else int(record.fleet["not_served"].get("rate_limit", 0))
@@ -100,14 +121,14 @@ def traffic_of(record: RunRecord, summary: RunSummary, client_cap: int | None) -
     lag = lag[np.isfinite(lag)]
     return Traffic(
         num_requests=len(table),
-        is_batch=span <= 0.0,
+        is_batch=is_batch(record),
         meets_slo=summary.meets_slo,
         missed=tuple(_describe(result) for result in missed),
         misses_tpot=any(result.limit.metric in ("tpot_s", "itl_s") for result in missed),
         misses_ttft=any(result.limit.metric == "ttft_s" and _is_missed_inside(result, rationed) for result in missed),
         arrival_rate=len(table) / span if span > 0 else None,
         completion_rate=completion_rate(record),
-        busy_share=_busy_share(record.steps, span),
+        busy_share=_busy_share(record.steps, first, last),
         slowdown=slowdown_of(table),
         prompt_p50=_percentile(table.num_prompt_tokens, 50),
         prompt_p99=_percentile(table.num_prompt_tokens, 99),
@@ -144,15 +165,17 @@ def admission_of(steps: StepTable) -> Admission | None:
     """Over busy steps in which something waits."""
     if not len(steps):
         return None
-    waits = (steps.num_scheduled_requests > 0) & (steps.num_waiting > 0)
-    stops = [stop for stop, is_in in zip(steps.admission_stop, waits.tolist(), strict=True) if is_in]
+    busy = steps.num_scheduled_requests > 0
+    waits = busy & (steps.num_waiting > 0)
+    all_stops = np.asarray(steps.admission_stop)
+    stops = all_stops[waits].tolist()
     total = max(1, int(waits.sum()))
-    budget = waits & (np.asarray(steps.admission_stop) == "token_budget")
-    blocked = waits & (np.asarray(steps.admission_stop) == "kv_blocks")
+    budget, blocked = waits & (all_stops == "token_budget"), waits & (all_stops == "kv_blocks")
     tokens = steps.num_scheduled_tokens[budget].sum()
     blocks = (steps.num_free_blocks + steps.num_blocks_in_use)[blocked]
     return Admission(
         shares={stop: stops.count(stop) / total for stop in dict.fromkeys(stops)},
+        busy_shares={stop: stops.count(stop) / max(1, int(busy.sum())) for stop in dict.fromkeys(stops)},
         decode_share=float(1 - steps.num_prefill_tokens[budget].sum() / tokens) if tokens else None,
         blocked_free_share=float((steps.num_free_blocks[blocked] / blocks).mean()) if len(blocks) else None,
     )
@@ -219,13 +242,14 @@ def _mixed_share(steps: StepTable) -> float | None:
     return float(time[decodes & (steps.num_prefill_tokens > 0)].sum()) / total if total > 0 else None
 
 
-def _busy_share(steps: StepTable, span_s: float) -> float | None:
-    inside = steps.start_s < span_s
-    if span_s <= 0 or not inside.any():
+def _busy_share(steps: StepTable, first_s: float, last_s: float) -> float | None:
+    inside = steps.start_s < last_s
+    if last_s <= first_s or not inside.any():
         return None
     ends = np.maximum.accumulate(steps.end_s[inside])  # steps in flight overlap
-    idle = np.maximum(steps.start_s[inside][1:] - ends[:-1], 0.0).sum() + steps.start_s[0] + max(span_s - ends[-1], 0.0)
-    return float(1.0 - idle / span_s)
+    idle = np.maximum(steps.start_s[inside][1:] - ends[:-1], 0.0).sum()
+    idle += max(steps.start_s[0] - first_s, 0.0) + max(last_s - ends[-1], 0.0)
+    return float(1.0 - idle / (last_s - first_s))
 
 
 def _percentile(values: npt.NDArray[Any], percent: float) -> float | None:

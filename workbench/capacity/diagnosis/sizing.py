@@ -5,6 +5,7 @@ from __future__ import annotations
 from workbench.capacity.diagnosis import load
 from workbench.capacity.diagnosis.evidence import Evidence
 from workbench.capacity.diagnosis.finding import Change, Finding
+from workbench.capacity.diagnosis.more import more_replicas
 from workbench.capacity.diagnosis.registry import rule
 
 _FAR_FROM_CAP = 8.0
@@ -27,12 +28,13 @@ def cap_never_reached(evidence: Evidence) -> Finding | None:
     is_planned = evidence.traffic.is_batch and evidence.traffic.meets_slo is True
     if not (is_far or is_unreachable) or is_planned:
         return None
+    value = int(2 * peak)
+    if value >= cap:
+        return None
     if is_unreachable and reach is not None:
         cause = f"the KV cache is full at about {reach:.0f} requests of this length: a cap of {cap} cannot be reached"
-        value = max(1, int(reach))
     else:
         cause = f"at most {peak:.0f} requests ever run at once: arrivals, not max_num_seqs {cap}, set the batch"
-        value = int(2 * peak)
     return Finding(
         code="cap_never_reached",
         severity=30,
@@ -49,19 +51,20 @@ def steps_too_long(evidence: Evidence) -> Finding | None:
     traffic = evidence.traffic
     if not traffic.misses_tpot or traffic.is_batch or load.is_queueing(evidence):
         return None
+    changes: tuple[Change, ...]
     mixed, peak = traffic.longest_prefill_step_share, load.peak_running(evidence.timeline)
     budget, cap = evidence.limits.max_num_batched_tokens, evidence.limits.max_num_seqs
     if mixed is not None and mixed >= _MIXED_SHARE:
         cause = f"{mixed:.0%} of the decodes' time passes in steps that also prefill up to {budget} tokens"
         changes = (
-            Change(parameter="max_num_batched_tokens", value=None if budget is None else max(256, budget // 2)),
-            Change(parameter="replicas", value=2, note="or prefill elsewhere"),
+            *(Change(parameter="max_num_batched_tokens", value=part) for part in _parts(budget)),
+            *more_replicas(evidence),
         )
     else:
         cause = f"up to {peak:.0f} sequences decode in one step, under a max_num_seqs of {cap}"
         changes = (
             Change(parameter="max_num_seqs", value=max(1, int(0.7 * peak)), note="shorter steps, some waiting"),
-            Change(parameter="replicas", value=2),
+            *more_replicas(evidence),
         )
     return Finding(
         code="steps_too_long",
@@ -70,4 +73,39 @@ def steps_too_long(evidence: Evidence) -> Finding | None:
         cause=f"steps are too long: {cause}",
         evidence={"tpot_p95_s": traffic.tpot_p95_s, "mixed_step_share": mixed, "peak_running": peak},
         changes=changes,
+    )
+
+
+def _parts(budget: int | None) -> tuple[int, ...]:
+    return () if budget is None else tuple(max(256, budget // part) for part in (2, 4) if budget > 256)
+
+
+@rule
+def slo_missed(evidence: Evidence) -> Finding | None:
+    """Limits are missed; told last, for where nothing more precise is found."""
+    traffic, limits = evidence.traffic, evidence.limits
+    if traffic.meets_slo is not False or traffic.is_client_capped:
+        return None
+    budget, cap, peak = limits.max_num_batched_tokens, limits.max_num_seqs, load.peak_running(evidence.timeline)
+    changes = []
+    if budget is not None:
+        larger = Change(parameter="max_num_batched_tokens", value=4 * budget, note="prompts are done in fewer steps")
+        smaller = [Change(parameter="max_num_batched_tokens", value=part) for part in _parts(budget)]
+        changes += [*smaller, larger] if traffic.misses_tpot else [larger, *smaller]
+    if cap is not None and peak >= cap:
+        changes.append(Change(parameter="max_num_seqs", value=2 * cap))
+    changes += more_replicas(evidence)
+    if limits.tensor_parallel_size is not None:
+        note = "each step is shared by more GPUs"
+        changes.append(Change(parameter="tensor_parallel_size", value=2 * limits.tensor_parallel_size, note=note))
+    changes += more_replicas(evidence, 4 * evidence.fleet.num_replicas)
+    queue, first = traffic.queue_p95_s, traffic.ttft_p95_s
+    waits = "" if queue is None or first is None else f", {queue:.3g} s of a TTFT p95 of {first:.3g} s are waiting"
+    return Finding(
+        code="slo_missed",
+        severity=20,
+        symptom=", ".join(traffic.missed),
+        cause=f"the load is close to what {evidence.fleet.num_replicas} x this configuration can serve{waits}",
+        evidence={"queue_p95_s": queue, "ttft_p95_s": first, "tpot_p95_s": traffic.tpot_p95_s, "peak_running": peak},
+        changes=tuple(changes),
     )

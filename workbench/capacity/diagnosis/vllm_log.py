@@ -70,6 +70,7 @@ _OPTIONS = {
     "max_seq_len": int,
     "block_size": int,
     "gpu_memory_utilization": float,
+    "tensor_parallel_size": int,
 }
 _CACHING = re.compile(r"(no[-_])?enable[-_]prefix[-_]caching['\"]?\s*[:=]?\s*(True|False)?", re.IGNORECASE)
 
@@ -184,9 +185,20 @@ def _limits(text: str, options: dict[str, float]) -> Limits:
         block_size=size,
         num_blocks=num_blocks,
         gpu_memory_utilization=options.get("gpu_memory_utilization"),
+        kv_cache_dtype=_word("kv_cache_dtype", text),
+        quantization=_word("quantization", text),
+        tensor_parallel_size=whole("tensor_parallel_size"),
         prefix_caching=_caching(text),
         full_len_concurrency=None if concurrency is None else float(concurrency[2]),
     )
+
+
+def _word(name: str, text: str) -> str | None:
+    """The last value of an option that is a word; fp8_e4m3 is fp8, and auto or None say nothing."""
+    spelled = name.replace("_", "[-_]")
+    found = re.findall(rf"(?<![\w-])(?:--)?{spelled}['\"]?\s*[:=\s]\s*['\"]?(?:torch\.)?([A-Za-z]\w*)", text)
+    word = found[-1].lower() if found else "none"
+    return None if word in ("auto", "none") else "fp8" if word.startswith(("fp8", "float8")) else word
 
 
 def _caching(text: str) -> bool | None:

@@ -172,3 +172,24 @@ def test_command_line_options_are_read_like_arguments() -> None:
 
 def test_text_of_another_program_is_no_vllm_log() -> None:
     assert not is_vllm_log("2024-01-01 nginx started\nGET / 200\n")
+
+
+@pytest.mark.parametrize(
+    "stated",
+    ["'kv_cache_dtype': 'fp8', 'tensor_parallel_size': 2", "kv_cache_dtype=fp8_e4m3, tensor_parallel_size=2"],
+    ids=["arguments", "engine configuration"],
+)
+def test_what_the_log_says_is_in_force_is_not_advised(stated: str) -> None:
+    found = apply_rules(read_vllm_log(v1(growing(40, 99.0), args=f", {stated}")))
+    assert found[0].code == "kv_cache_full"
+    changes = {change.parameter: change.value for change in found[0].changes}
+    assert "kv_cache_dtype" not in changes
+    assert changes["tensor_parallel_size"] == 4
+    plain = apply_rules(read_vllm_log(v1(growing(40, 99.0))))
+    assert {change.parameter: change.value for change in plain[0].changes}["kv_cache_dtype"] == "fp8"
+
+
+def test_window_is_not_advised_below_a_need_that_is_not_known() -> None:
+    found = apply_rules(read_vllm_log(v1(growing(2, 98.0), concurrency="1.20x", window="131,072")))
+    windows = [change.value for finding in found for change in finding.changes if change.parameter == "max_model_len"]
+    assert windows == ["the longest prompt + output that is needed"]
