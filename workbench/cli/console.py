@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -14,6 +14,7 @@ from rich.console import Console
 
 if TYPE_CHECKING:
     from workbench.loadgen.target import Progress
+    from workbench.scenario import Scenario
 
 
 def _is_wrapped(stream: TextIO) -> bool:
@@ -58,6 +59,21 @@ def metric(name: str, value: float | None) -> str:
 def params(values: Any) -> str:
     """`a=1 b=2`."""
     return " ".join(f"{name}={number(value)}" for name, value in values.items())
+
+
+def limit_in_words(limit: Mapping[str, Any]) -> str:
+    """Echo a limit where it is judged: value, share reached, share required."""
+    reached = "–" if limit["share_reached"] is None else f"{limit['share_reached']:.1%}"
+    return (
+        f"{limit['name']} {seconds(limit['limit_s'])}: {seconds(limit['value_s'])}; {reached} of the requests keep it, "
+        f"{limit['share_required']:.0%} must"
+    )
+
+
+def show_doubts(scenario: Scenario) -> None:
+    """Question on stderr what is valid and probably not meant."""
+    for text in scenario.doubts:
+        err.print(f"warning: {text}", markup=False)
 
 
 @contextmanager

@@ -319,6 +319,8 @@ def scenario_validate(scenario: ScenarioPath, overrides: Set = None, as_json: Js
     from workbench.services.describe import describe_scenario
 
     described = describe_scenario(scenario, overrides or [])
+    for text in described["doubts"]:
+        sys.stderr.write(f"warning: {text}\n")
     if as_json:
         print_json({"valid": True, "scenario": described["scenario"]["name"]})
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from workbench.cli.console import number, out, seconds, write
+from workbench.cli.console import limit_in_words, number, out, seconds, write
 from workbench.workload.account import ImportAccount
 
 
@@ -52,11 +52,7 @@ def _next(values: Any, path: Path | None) -> Iterator[str]:
 
 def _limits(limits: Any) -> Iterator[str]:
     for each in limits:
-        reached = "–" if each["share_reached"] is None else f"{each['share_reached']:.1%}"
-        yield (
-            f"Limit           {each['name']} {seconds(each['limit_s'])}: {seconds(each['value_s'])} with the replicas "
-            f"above; {reached} of the requests keep it, {each['share_required']:.0%} must"
-        )
+        yield f"Limit           {limit_in_words(each)}"
 
 
 def _evidence(values: Any) -> Iterator[str]:

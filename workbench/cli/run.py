@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from workbench.cli.console import err, metric, number, out, run_status, seconds
+from workbench.cli.console import err, limit_in_words, metric, number, out, run_status, seconds, show_doubts, write
 from workbench.metrics.summary import LATENCY_METRICS, SCALAR_METRICS
 from workbench.scenario import load_scenario
 from workbench.services.evaluate import RunResult, run_scenario
@@ -18,6 +18,7 @@ from workbench.services.runs import check_writable, store_next
 def run_command(scenario: Path, *, overrides: list[str], parent: Path, as_json: bool) -> None:
     loaded = load_scenario(scenario, overrides)
     check_writable(parent)
+    show_doubts(loaded)
     with run_status("starting the engine") as report:
         result = run_scenario(loaded, on_progress=report)
     directory = store_next(parent, loaded.name, result)
@@ -49,6 +50,10 @@ def render(result: RunResult) -> None:
             table.add_row(f"{name} {statistic}", *(metric(name, value) for value in cells))
         samples: list[Any] = [getattr(metrics, name).num_samples for metrics in columns.values()]
         table.add_row(f"{name} samples", *map(number, samples))
+    write(result.basis.sentence)
+    write(f"Answer: {_answer(result)}")
+    for limit in result.summary.limits:
+        write(f"Limit: {limit_in_words(limit.to_dict())}")
     out.print(table)
     if result.record.fleet is not None:
         out.print(_replicas(result.record.fleet))
@@ -67,6 +72,17 @@ def render(result: RunResult) -> None:
         out.print(f"{result.verdict.status.value}: {message}", markup=False)
     if result.summary.too_few:
         out.print(f"too few samples for: {', '.join(result.summary.too_few)}", markup=False)
+
+
+def _answer(result: RunResult) -> str:
+    """Whether the limits are kept, and whether the run may be believed."""
+    missed = [limit.limit.name for limit in result.summary.limits if not limit.is_met]
+    if not result.summary.limits:
+        kept = f"{number(result.summary.overall.output_tokens_per_s)} output tokens/s; no limits were given"
+    else:
+        kept = f"the run misses {', '.join(missed)}" if missed else "the run keeps every limit"
+    doubts = f": {result.verdict.messages[0]}" if result.verdict.messages else ""
+    return f"{kept}. {result.verdict.status.value}{doubts}"
 
 
 def _replicas(fleet: Mapping[str, Any]) -> Table:

@@ -6,17 +6,19 @@ from pathlib import Path
 
 from rich.table import Table
 
-from workbench.cli.console import err, metric, number, out, params
+from workbench.cli.console import err, limit_in_words, metric, number, out, params, show_doubts, write
+from workbench.cli.progress import TrialProgress
 from workbench.cli.signals import sigterm_as_interrupt
 from workbench.report.rate_words import RATE, gap_in_words
 from workbench.scenario import Scenario, ScenarioError
 from workbench.scenario.base import parse_duration
+from workbench.scenario.search import RATE_OBJECTIVES
 from workbench.search.confirmation import Confirmation
 from workbench.search.outcome import TrialState
 from workbench.search.study import TrialRecord
 from workbench.services.report import write_report
 from workbench.services.sweep import SweepEvents, run_sweep
-from workbench.services.sweep_result import SweepResult, conclusion_of
+from workbench.services.sweep_result import SweepResult
 from workbench.workload.account import ImportAccount
 
 _SHOWN = (
@@ -46,10 +48,12 @@ def sweep_command(
     as_json: bool,
 ) -> None:
     objective = loaded.search.objective if loaded.search is not None else ""
+    progress = TrialProgress()
 
     def on_start(directory: Path, done: int, total: int) -> None:
         have = f", {done} already there" if done else ""
         err.print(f"study {directory.name}: {total} trials{have}, objective {objective}")
+        progress.begin(done, total)
         if storage is not None:
             err.print(f"others join with: workbench worker --study {directory.name} --storage URL", markup=False)
 
@@ -59,13 +63,18 @@ def sweep_command(
     def on_confirm(done: int, total: int) -> None:
         err.print(f"confirming default and finalists: run {done} of {total}")
 
-    events = SweepEvents(
-        on_start=on_start,
-        on_trial=lambda record: render_trial(record, objective),
-        on_wait=on_wait,
-        on_confirm=on_confirm,
-    )
-    with sigterm_as_interrupt():
+    def on_trial(record: TrialRecord) -> None:
+        render_trial(record, objective)
+        progress.advance()
+
+    show_doubts(loaded)
+    with sigterm_as_interrupt(), progress:
+        events = SweepEvents(
+            on_start=on_start,
+            on_trial=on_trial,
+            on_wait=on_wait,
+            on_confirm=on_confirm,
+        )
         result = run_sweep(
             loaded,
             out=parent,
@@ -121,6 +130,29 @@ def render_trial(record: TrialRecord, objective: str) -> None:
 
 
 def render(result: SweepResult, report: Path) -> None:
+    """Print what the study rests on, the answer, what to type next, the limits, the evidence."""
+    values = result.to_json()
+    write(result.basis.sentence)
+    write(f"Answer: {values['conclusion']}")
+    if result.best is not None:
+        out.print()
+        write(f"Parameters      trial {result.best.number}: {params(result.best.params)}", indent=16)
+        if values["serve_command"] is not None:
+            write(f"Serve           {values['serve_command']}", indent=16)
+        write(f"Export          workbench export {result.directory} --format vllm-args", indent=16)
+    for limit in values["limits"]:
+        write(f"Limit           {limit_in_words(limit)}", indent=16)
+    if values["requests"] is not None:
+        write(f"Requests        {ImportAccount(**values['requests']).describe()}", indent=16)
+    out.print()
+    out.print(_compared(result))
+    if result.confirmation is not None and result.confirmation.finalists:
+        out.print(_predictions(result, result.confirmation))
+        _print_result(result.search.objective, result.confirmation)
+    write(f"report: {report}")
+
+
+def _compared(result: SweepResult) -> Table:
     """Best against default, side by side."""
     infeasible = sum(record.outcome.state is TrialState.INFEASIBLE for record in result.records)
     counted = f"{len(result.records)} trials" + (f", {infeasible} of them infeasible" if infeasible else "")
@@ -141,25 +173,20 @@ def render(result: SweepResult, report: Path) -> None:
     if objective not in _SHOWN and not result.search.is_pareto:
         table.add_row(objective, _objective(result, default), _objective(result, best))
     for title, words in (("  shown not to hold at", _failed_rate), ("  between the two", _gap)):
-        if objective == RATE:
+        if objective in RATE_OBJECTIVES:
             table.add_row(title, words(default), words(best))
     for name in _SHOWN:
         table.add_row(name, _value(default, name), _value(best, name))
-    out.print(table)
-    if result.confirmation is not None and result.confirmation.finalists:
-        out.print(_predictions(result, result.confirmation))
-        _print_result(result.search.objective, result.confirmation)
-    if result.requests is not None:
-        out.print(f"requests: {ImportAccount(**result.requests).describe()}", markup=False)
-    out.print(conclusion_of(result), markup=False)
-    out.print(f"report: {report}", markup=False)
+    return table
 
 
 def _predictions(result: SweepResult, confirmation: Confirmation) -> Table:
-    """What the search had of each finalist against what the repeats measured."""
-    name = result.search.objective
-    table = Table(title=f"{name}: predicted against measured ({confirmation.target})", title_justify="left")
-    for header in ("trial", "predicted", "measured", "error"):
+    """What the search had of each finalist against what came of the repeats."""
+    name, is_simulated = result.search.objective, confirmation.target == "simulated"
+    again = "again, with other seeds" if is_simulated else "measured"
+    title = f"{name}: simulated {again}" if is_simulated else f"{name}: predicted against measured"
+    table = Table(title=f"{title} ({confirmation.target})", title_justify="left")
+    for header in ("trial", "predicted", again, "difference" if is_simulated else "error"):
         table.add_column(header, justify="right")
     table.add_column("")
     rows = [] if confirmation.default is None else [confirmation.default]
@@ -180,10 +207,8 @@ def _print_result(objective: str, confirmation: Confirmation) -> None:
     found, winner = confirmation.result, confirmation.winner
     if found is not None and winner is not None:
         value, low, high = (metric(objective, each) for each in (found.value, found.low, found.high))
-        out.print(
-            f"trial {winner.number} measured: {value} (95% interval {low} to {high}, scatter of the errors included)",
-            markup=False,
-        )
+        how = "predicted" if confirmation.target == "simulated" else "measured"
+        write(f"trial {winner.number} {how}: {value} (95% interval {low} to {high}, scatter of the errors included)")
 
 
 def _objective(result: SweepResult, record: TrialRecord | None) -> str:

@@ -215,6 +215,7 @@ def _kv_budget(task: Task) -> dict[str, Any]:
 
 def _warnings(answer: Answer) -> Iterator[str]:
     task = answer.task
+    yield from task.scenario.doubts
     if task.left_out:
         names = ", ".join(f"target.{name}" for name in task.left_out)
         yield f"equal replicas serve everybody here: {names} not in these figures. `workbench run` has them"

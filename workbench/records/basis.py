@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from workbench.records.figures import speed_error
-
-Kind = Literal["simulated", "embedded", "endpoint"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
     """Fields that do not apply are None."""
 
-    kind: Kind
+    kind: str
+    """`simulated`, `embedded` or `endpoint`."""
     model: str
     gpu: str | None = None
     """Catalogue id; None where none was named (an engine on this machine, somebody's server)."""
@@ -31,7 +30,7 @@ class Basis:
     """Asynchronous scheduling was assumed."""
 
     @classmethod
-    def of(cls, kind: Kind, model: str, engine: Mapping[str, Any]) -> Basis:
+    def of(cls, kind: str, model: str, engine: Mapping[str, Any]) -> Basis:
         """Read the facts that a run stores about its engine."""
         profile = engine.get("profile")
         if kind != "simulated" or not isinstance(profile, Mapping):

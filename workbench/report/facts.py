@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.metrics.records import FloatArray, IntArray
+from workbench.records.basis import Basis
 from workbench.report.quantities import value_of
 
 
@@ -32,6 +33,8 @@ class TrialFacts:
     """Name of the run's folder in the study's."""
     rate: Mapping[str, Any] | None = None
     """Of a search for the sustainable rate: `passed`, `failed`, `probes`."""
+    limits: Sequence[Mapping[str, Any]] = ()
+    """Each limit with its value, the share required and the share reached."""
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -42,6 +45,11 @@ class TrialFacts:
     def is_scored(self) -> bool:
         """It has an objective to show, trusted or not."""
         return self.state == "COMPLETE" and self.objective is not None
+
+    @property
+    def is_coarse(self) -> bool:
+        """Its rate is a lower bound: the search ended once it could not beat the best so far."""
+        return bool((self.rate or {}).get("is_coarse"))
 
     @property
     def may_win(self) -> bool:
@@ -163,6 +171,12 @@ class RunFacts:
     replicas: Sequence[Mapping[str, Any]] = ()
     """Of a fleet: what each replica did; empty otherwise."""
 
+    @property
+    def basis(self) -> Basis:
+        """What the run rests on."""
+        kind = (self.scenario.get("target") or {}).get("kind") or "embedded"
+        return Basis.of(kind, str(self.scenario.get("model")), self.engine)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFacts:
@@ -204,6 +218,15 @@ class StudyFacts:
     """`target`, `default`, `finalists` with predicted and measured objective, `result`."""
     requests: Mapping[str, Any] | None = None
     """Rows of the load: read, used, skipped by reason."""
+    basis: str = ""
+    """What the study rests on, in a sentence."""
+    serve_command: str | None = None
+    """Starts the winner."""
+
+    @property
+    def is_simulated(self) -> bool:
+        """Its trials ran on a cost model."""
+        return ((self.scenario_resolved or {}).get("target") or {}).get("kind") == "simulated"
 
     @property
     def pair(self) -> tuple[str, str] | None:

@@ -12,6 +12,7 @@ from workbench.report import canvas, palette
 from workbench.report.facts import StudyFacts, TrialFacts
 from workbench.report.parameter_axis import place_on
 from workbench.report.quantities import axis_label, parameter_label, scale_of
+from workbench.report.rate_words import COARSE
 
 _SPREAD = 0.5
 """Of neighbouring choices, over which points on the same one are spread so that none hides another."""
@@ -60,12 +61,13 @@ def _scored(panel: Axes, scored: Sequence[TrialFacts], places: tuple[PlaceOf, ..
     """Draws them, the better ones on top; what the colour bar is made of."""
     values = [(trial.objective or 0.0) * factor for trial in scored]
     points = None
-    looks: list[tuple[bool, dict[str, Any]]] = [
-        (False, {"s": 40, "marker": "D", "edgecolors": palette.INK, "label": "cannot win"}),
-        (True, {"s": 85, "marker": "o", "edgecolors": "white", "label": "complete"}),
+    looks: list[tuple[tuple[bool, bool], dict[str, Any]]] = [
+        ((False, False), {"s": 40, "marker": "D", "edgecolors": palette.INK, "label": "cannot win"}),
+        ((True, True), {"s": 55, "marker": "^", "edgecolors": palette.INK, "label": COARSE}),
+        ((True, False), {"s": 85, "marker": "o", "edgecolors": "white", "label": "complete"}),
     ]
-    for may_win, look in looks:
-        some = [trial for trial in scored if trial.may_win is may_win]
+    for kind, look in looks:
+        some = [trial for trial in scored if (trial.may_win, trial.may_win and trial.is_coarse) == kind]
         if some:
             points = panel.scatter(
                 [places[0](trial) for trial in some],

@@ -21,6 +21,8 @@ _NAMES = {
     "goodput_rps": ("Goodput", "req/s"),
     "pareto": ("Output throughput", "tokens/s"),
     "sustainable_rate_per_s": ("Sustainable rate", "req/s"),
+    "sustainable_rate_per_gpu": ("Sustainable rate per GPU", "req/s"),
+    "usd_per_million_tokens": ("Cost per million tokens", "USD"),
     "num_preemptions": ("Preemptions", ""),
     "kv_usage_mean": ("KV cache usage, mean", "%"),
     "kv_usage_max": ("KV cache usage, max", "%"),
@@ -33,6 +35,7 @@ _NAMES = {
 }
 RATES = (
     "sustainable_rate_per_s",
+    "sustainable_rate_per_gpu",
     "goodput_rps",
     "slo_attainment",
     "requests_per_s",

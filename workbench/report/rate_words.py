@@ -8,6 +8,8 @@ from typing import Any
 from workbench.report.quantities import shown
 
 RATE = "sustainable_rate_per_s"
+COARSE = "at least this (coarse: cannot win)"
+"""How a trial is marked whose rate was not narrowed down."""
 _NEXT = 1.03
 """Ratio below which two rungs of the ladder (2 % apart) are neighbours."""
 

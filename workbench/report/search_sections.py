@@ -90,8 +90,11 @@ def prediction_blocks(study: StudyFacts) -> Iterator[Block]:
     known = {each["number"]: each for each in (found.get("default"), *(found.get("finalists") or ())) if each}
     if not known:
         return
-    yield Heading(text="Predicted against measured")
+    is_simulated = found.get("target") == "simulated"  # a simulator compared with itself measures nothing
+    yield Heading(text="Simulated again with other seeds" if is_simulated else "Predicted against measured")
     header = ["Trial", "In the search", f"Measured ({found.get('target')})", "Predicted / measured - 1"]
+    if is_simulated:
+        header = ["Trial", "In the search", "Again (simulated)", "Difference"]
     yield Table(header=header, rows=[_prediction_row(study, found, each) for each in known.values()])
     yield from _uncounted(known)
     if found.get("doubt"):

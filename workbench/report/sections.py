@@ -14,7 +14,7 @@ from workbench.report.comparison import (
     repeat_table,
 )
 from workbench.report.document import Block, Bullets, Cell, Code, Heading, Paragraph, Picture, Table
-from workbench.report.facts import StudyFacts, TrialFacts
+from workbench.report.facts import LimitFacts, StudyFacts, TrialFacts
 from workbench.report.quantities import CAUSES, DASH, label, number, parameter, share, shown, signed_share
 from workbench.report.search_sections import front_blocks, prediction_blocks, rate_blocks
 from workbench.workload.account import ImportAccount
@@ -43,6 +43,8 @@ def report_blocks(study: StudyFacts, captions: Mapping[str, str], command: Seque
 
 def _head(study: StudyFacts) -> Iterator[Block]:
     yield Heading(text=f"Tuning report: {study.scenario}", level=1)
+    if study.basis:
+        yield Paragraph(text=study.basis, kind="note")
     yield Paragraph(text=study.conclusion, kind="lead")
     if study.stopped:
         yield Paragraph(text=f"This study ended early: {study.stopped}", kind="warning")
@@ -57,9 +59,42 @@ def _head(study: StudyFacts) -> Iterator[Block]:
     what = f"{trials}: {', '.join(counts)}. {'Objectives' if len(aims) > 1 else 'Objective'}: {aim}."
     if study.requests is not None:
         what += f" Requests: {ImportAccount(**study.requests).describe()}."
+    yield from winner_blocks(study)
     yield Paragraph(text=f"{study.description} {what}".strip())
     for problem in study.problems:
         yield Paragraph(text=problem, kind="warning")
+
+
+def winner_blocks(study: StudyFacts) -> Iterator[Block]:
+    """What to deploy: parameters, the command that starts them, the one that exports them; then the limits."""
+    if study.best is None:
+        return
+    values = ", ".join(f"{name} {number(value)}" for name, value in study.best.params.items())
+    yield Paragraph(text=f"Deploy trial {study.best.number}: {values}.")
+    commands = [f"workbench export {study.name} --format vllm-args"]
+    if study.serve_command is not None:
+        commands.insert(0, study.serve_command)
+    yield Code(text="\n".join(commands))
+    if study.best.limits:
+        yield Bullets(items=[limit_in_words(limit) for limit in study.best.limits])
+
+
+def limit_in_words(limit: Mapping[str, Any]) -> str:
+    """Echo a limit with its value, the share reached and the share required."""
+    value = DASH if limit["value_s"] is None else shown("ttft_s", limit["value_s"])
+    return (
+        f"{limit['name']} {shown('ttft_s', limit['limit_s'])}: {value}; {share(limit['share_reached'])} of the "
+        f"requests keep it, {share(limit['share_required'])} must"
+    )
+
+
+def limit_line(limit: LimitFacts) -> str:
+    """Echo a limit of one run, with the classes that it binds."""
+    classes = f" ({', '.join(limit.classes)})" if limit.classes else ""
+    return (
+        f"{limit.name} {shown('ttft_s', limit.limit_s)}{classes}: {share(limit.achieved)} of the requests keep it, "
+        f"{share(limit.required)} must"
+    )
 
 
 def _comparison(study: StudyFacts) -> Iterator[Block]:
@@ -97,10 +132,12 @@ def _confirmation(study: StudyFacts) -> Iterator[Block]:
     table = repeat_table(study)
     if table is None:
         return
-    yield Heading(text="Confirming repeats", level=3)
+    is_simulated = (study.confirmation or {}).get("target") == "simulated"
+    yield Heading(text="Repeats with other seeds, simulated" if is_simulated else "Confirming repeats", level=3)
     if study.gain is not None:
         gain = study.gain
-        span = f"{signed_share(gain.value)} (95 % interval {signed_share(gain.low)} to {signed_share(gain.high)})"
+        kind = "the model's error included:" if is_simulated else "95 % interval"
+        span = f"{signed_share(gain.value)} ({kind} {signed_share(gain.low)} to {signed_share(gain.high)})"
         yield Paragraph(text=f"Gain in {label(study.objective)} over the default: {span}.")
     yield table
     warning = disagreement(study)
@@ -230,7 +267,8 @@ def _trial_cells(study: StudyFacts, trial: TrialFacts, names: list[str], figures
         yield Cell(text=f"✗ {missed}" if missed else "✓ kept", tone="bad" if missed else "good")
     for key in names:
         yield parameter(trial.params.get(key))
-    yield Cell(text=shown(study.objective, trial.objective), tone="strong")
+    value = shown(study.objective, trial.objective)
+    yield Cell(text=f"{value} (coarse)" if trial.is_coarse else value, tone="dim" if trial.is_coarse else "strong")
     for key in figures:
         yield shown(key, trial.value(key))
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from workbench.records.basis import Basis
 from workbench.report.facts import DimensionFacts, GainFacts, InteractionFacts, RunFacts, StudyFacts, TrialFacts
 
 _ATTAINMENT_TARGET = 0.99
@@ -59,6 +60,8 @@ def study_facts(
         pareto=values.get("pareto"),
         confirmation=values.get("confirmation"),
         requests=values.get("requests"),
+        basis=Basis(**values["basis"]).sentence if values.get("basis") else "",
+        serve_command=values.get("serve_command"),
     )
 
 
@@ -80,6 +83,7 @@ def trial_facts(values: Mapping[str, Any]) -> TrialFacts:
         binding=None if binding is None else dict(binding),
         run=values.get("run"),
         rate=values.get("rate"),
+        limits=tuple(values.get("limits") or ()),
     )
 
 

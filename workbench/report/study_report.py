@@ -63,7 +63,8 @@ def draw_all(study: StudyFacts) -> tuple[dict[str, bytes], dict[str, str]]:
         ),
         "importances": (
             draw_importances(study),
-            "How much of the objective's variation each parameter explains among the complete trials.",
+            "Share of the objective's variance that each parameter alone explains among the complete trials "
+            "(adjusted R square). Parameters that vary together share what they explain: the shares need not add up.",
         ),
         "pair": (draw_pair(study), pair_in_words(study)),
         "cdfs": (

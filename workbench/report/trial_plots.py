@@ -19,6 +19,7 @@ from workbench.report.quantities import (
     scale_of,
 )
 from workbench.report.quantities import limit as shown_limit
+from workbench.report.rate_words import COARSE
 
 
 def draw_objective(study: StudyFacts) -> Figure | None:
@@ -126,7 +127,7 @@ def draw_importances(study: StudyFacts) -> Figure | None:
     bars = axes.barh([name for name, _ in ranked], shares, color=palette.BEST, height=0.6)
     axes.bar_label(bars, [f"{value:.0f} %" for value in shares], padding=4, fontsize=9, color=palette.INK)
     axes.set_xlim(0, max(*shares, 1.0) * 1.12)
-    axes.set_xlabel(f"Importance for {label(study.objective)} (% of explained variation)")
+    axes.set_xlabel(f"Share of the variation of {label(study.objective)} that the parameter alone explains (%)")
     axes.grid(False, axis="y")
     return figure
 
@@ -164,7 +165,16 @@ def _scatter(
     by colour and shape."""
     marked = {t.number for t in (study.default, study.rival) if t is not None}
     kinds: list[tuple[str, Any, dict[str, Any]]] = [
-        ("complete", lambda t: t.may_win, {"facecolors": palette.TRIAL, "edgecolors": palette.TRIAL}),
+        (
+            "complete",
+            lambda t: t.may_win and not t.is_coarse,
+            {"facecolors": palette.TRIAL, "edgecolors": palette.TRIAL},
+        ),
+        (
+            COARSE,
+            lambda t: t.may_win and t.is_coarse,
+            {"facecolors": palette.TRIAL, "edgecolors": palette.TRIAL, "marker": "^", "alpha": 0.45},
+        ),
         ("misses the SLO", lambda t: bool(t.missed), {"facecolors": "none", "edgecolors": palette.TRIAL}),
         (
             "run in doubt",

@@ -9,7 +9,15 @@ from pydantic import Field, field_validator, model_validator
 from engine.planned_config import stated_quantization
 from workbench.scenario.base import DurationOrZero, Spec, WholeNumber, problem
 from workbench.scenario.classes import Name, RequestClass
-from workbench.scenario.search import DEVICE_FIELDS, FLEET_FIELDS, SUSTAINABLE_RATE, Search
+from workbench.scenario.search import (
+    DEVICE_FIELDS,
+    FLEET_FIELDS,
+    PER_GPU,
+    RATE_OBJECTIVES,
+    SUSTAINABLE_RATE,
+    USD_PER_MILLION,
+    Search,
+)
 from workbench.scenario.slo import Slo
 from workbench.scenario.target import EmbeddedTarget, SimulatedTarget, TargetSpec
 from workbench.scenario.workload import WorkloadSpec
@@ -68,6 +76,12 @@ class Scenario(Spec):
         return self.slo
 
     @property
+    def doubts(self) -> tuple[str, ...]:
+        """What is valid and probably not meant."""
+        slos = [self.slo, *(kind.slo for kind in self.workload.classes)]
+        return tuple(text for slo in slos if slo is not None for text in slo.doubts)
+
+    @property
     def has_slo(self) -> bool:
         """Some class of requests is bound by a limit."""
         slos = [self.slo, *(kind.slo for kind in self.workload.classes)]
@@ -91,12 +105,16 @@ class Scenario(Spec):
         if not search.objective:  # filled in once, here, before anybody has seen the scenario
             object.__setattr__(self, "search", search.model_copy(update={"objective": self._default_objective()}))
             return self
-        if search.objective in (SUSTAINABLE_RATE, "goodput_rps", "slo_attainment") and not self.has_slo:
+        if search.objective in (*RATE_OBJECTIVES, "goodput_rps", "slo_attainment") and not self.has_slo:
             raise problem("search.objective", f"needs an slo section (got {search.objective!r})")
-        if search.objective == SUSTAINABLE_RATE and self.workload.rate_refusal:
+        if search.objective in (PER_GPU, USD_PER_MILLION) and self.target.kind != "simulated":
+            raise problem(
+                "search.objective", f"{search.objective} goes with target kind simulated, whose GPUs are known"
+            )
+        if search.objective in RATE_OBJECTIVES and self.workload.rate_refusal:
             raise problem(
                 "search.objective",
-                f"{SUSTAINABLE_RATE} needs arrivals with a rate: {self.workload.rate_refusal}. Use goodput_rps, or "
+                f"{search.objective} needs arrivals with a rate: {self.workload.rate_refusal}. Use goodput_rps, or "
                 "arrivals such as poisson",
             )
         return self

@@ -14,8 +14,15 @@ from workbench.scenario.target import NAMED_ONLY, TargetSpec, broken_target_rule
 
 SUSTAINABLE_RATE = "sustainable_rate_per_s"
 """The highest arrival rate at which every SLO holds in steady state; found by a search of its own in each trial."""
+PER_GPU = "sustainable_rate_per_gpu"
+"""The same, divided by the GPUs of the trial."""
+USD_PER_MILLION = "usd_per_million_tokens"
+"""Price of the GPUs over the tokens that they serve at the sustainable rate, by the catalogue's prices."""
+RATE_OBJECTIVES = (SUSTAINABLE_RATE, PER_GPU, USD_PER_MILLION)
+"""Objectives for which each trial searches its sustainable rate."""
 RATES = (
     SUSTAINABLE_RATE,
+    PER_GPU,
     "goodput_rps",
     "slo_attainment",
     "requests_per_s",
@@ -169,7 +176,7 @@ class Search(Spec):
     @field_validator("objective")
     @classmethod
     def _check_objective(cls, value: str) -> str:
-        known = (*RATES, *LATENCIES, PARETO)
+        known = (*RATES, USD_PER_MILLION, *LATENCIES, PARETO)
         if value and value not in known:
             raise problem("", f"is not an objective. {suggest(value, known)}")
         return value

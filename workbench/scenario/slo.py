@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
-from pydantic import ConfigDict, model_validator
+from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from engine.errors import suggest
 from workbench.scenario.base import Duration, Share, Spec, problem
@@ -72,14 +73,43 @@ class Slo(Spec):
     attainment_target: Share = 0.99
     """Share of requests that must keep a limit without percentile."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_units(cls, values: Any) -> Any:
+        """A latency over a minute without a unit was meant in milliseconds."""
+        for name, value in values.items() if isinstance(values, dict) else ():
+            bare = _bare_number(value)
+            if bare is not None and _NAME.fullmatch(name) and bare >= longest_plausible_s(name):
+                raise problem(name, f"has no unit (got {value}). Write {bare:g}ms, or {bare:g}s if seconds are meant")
+        return values
+
+    @model_serializer(mode="wrap", when_used="json")
+    def _with_units(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Long limits are written with their unit, so that they can be read again."""
+        return {
+            name: f"{value:g}s"
+            if isinstance(value, float) and name != "attainment_target" and value >= longest_plausible_s(name)
+            else value
+            for name, value in handler(self).items()
+        }
+
     @model_validator(mode="after")
     def _check_names(self) -> Slo:
         for name in self.__pydantic_extra__ or {}:
             match = _NAME.fullmatch(name)
             if match is None or (match[3] is not None and not float(match[3]) > 0):
                 known = [*type(self).model_fields, *METRICS, *(f"{metric}_p99" for metric in METRICS)]
-                raise problem(name, f"unknown key. {suggest(name, dict.fromkeys(known))}")
+                raise problem(name, f"unknown key. {_swapped(name) or suggest(name, dict.fromkeys(known))}")
         return self
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Limits that hardly bind anything, as questions."""
+        return tuple(
+            f"slo.{limit.name} is {limit.limit_s:g} s: is that meant? Nobody waits so long"
+            for limit in self.limits
+            if limit.metric not in ("e2el_s", "queue_s") and limit.limit_s > longest_plausible_s(limit.name)
+        )
 
     @property
     def limits(self) -> tuple[SloLimit, ...]:
@@ -90,6 +120,28 @@ class Slo(Spec):
             for name in (*names, *(self.__pydantic_extra__ or {}))
             if (value := getattr(self, name)) is not None
         )
+
+
+def longest_plausible_s(name: str) -> float:
+    """Limits from here on are questioned: a minute, or a second for the time per token."""
+    return 1.0 if name.startswith(("tpot", "itl", "e2el_per_token")) else 60.0
+
+
+def _bare_number(value: Any) -> float | None:
+    """The number of 2000 and "2000", which name no unit; None for the rest."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def _swapped(name: str) -> str | None:
+    """`p95_ttft` -> the hint at `ttft_p95`."""
+    first, _, rest = name.partition("_")
+    turned = f"{rest}_{first}"
+    return f"Did you mean {turned!r}?" if _NAME.fullmatch(turned) else None
 
 
 def _limit(name: str, limit_s: float) -> SloLimit:

@@ -24,6 +24,8 @@ _SPARE = 10
 _SHUFFLES = 400
 _SEED = 1
 SIGNIFICANT = 0.05
+LEAST_SHARE = 0.02
+"""Share of the objective's variation below which an interaction changes no decision, however certain it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class Interaction:
 
     @property
     def is_shown(self) -> bool:
-        return self.share > 0 and self.p_value < SIGNIFICANT
+        return self.share >= LEAST_SHARE and self.p_value < SIGNIFICANT
 
 
 def parameter_interactions(
@@ -54,13 +56,13 @@ def parameter_interactions(
     objective = np.array([value for _, value in inside], dtype=np.float64)
     if len(inside) < _SPARE or np.ptp(objective) == 0:
         return None
-    linear = {name: _linear([params[name] for params, _ in inside], one) for name, one in space.items()}
+    linear = {name: linear_columns([params[name] for params, _ in inside], one) for name, one in space.items()}
     linear = {name: columns for name, columns in linear.items() if columns.size}
-    base = _basis([np.ones((len(inside), 1)), *(_curve(columns) for columns in linear.values())])
+    base = orthonormal([np.ones((len(inside), 1)), *(curve_columns(columns) for columns in linear.values())])
     if len(linear) < 2 or len(inside) < base.shape[1] + _SPARE:
         return None
     pairs = {
-        pair: _basis([_product(*(linear[name] for name in pair))], beside=base)
+        pair: orthonormal([_product(*(linear[name] for name in pair))], beside=base)
         for pair in itertools.combinations(linear, 2)
     }
     pairs = {pair: columns for pair, columns in pairs.items() if columns.size}
@@ -93,8 +95,8 @@ def _tested(
     return tuple(sorted(interactions, key=lambda each: -each.share))
 
 
-def _linear(values: Sequence[Any], dimension: Dimension) -> FloatArray:
-    """[points, 1] of a number, [points, choices - 1] of a choice; no column where the value never changed."""
+def linear_columns(values: Sequence[Any], dimension: Dimension) -> FloatArray:
+    """Return [points, 1] of a number, [points, choices - 1] of a choice; no column where the value never changed."""
     if dimension.choices is None:
         numbers = np.array(values, dtype=np.float64)
         numbers = np.log(numbers) if dimension.log else numbers
@@ -106,7 +108,7 @@ def _linear(values: Sequence[Any], dimension: Dimension) -> FloatArray:
     return centred
 
 
-def _curve(columns: FloatArray) -> FloatArray:
+def curve_columns(columns: FloatArray) -> FloatArray:
     return np.hstack([columns, columns**2])
 
 
@@ -115,7 +117,7 @@ def _product(one: FloatArray, other: FloatArray) -> FloatArray:
     return np.hstack(products)
 
 
-def _basis(parts: Sequence[FloatArray], beside: FloatArray | None = None) -> FloatArray:
+def orthonormal(parts: Sequence[FloatArray], beside: FloatArray | None = None) -> FloatArray:
     """Orthonormal columns that span the parts, without what `beside` spans."""
     columns = np.hstack(parts)
     if beside is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -36,6 +36,8 @@ class TrialOutcome:
     """With several objectives: each by its name; `objective` is the first of them then."""
     constraints: Mapping[str, float] = field(default_factory=dict)
     """SLO limit -> required share of requests minus share that kept it; at most 0 when it holds."""
+    limits: Sequence[Mapping[str, Any]] = ()
+    """Each limit with its value and shares (`metrics.attainment.LimitResult.to_dict`)."""
     metrics: Mapping[str, Any] | None = None
     classes: Mapping[str, Any] | None = None
     verdict: str | None = None

@@ -138,6 +138,13 @@ class SweepStudy:
         for _ in range(have, num_trials):
             self._optuna.add_trial(optuna.create_trial(state=OptunaState.WAITING))
 
+    def enqueue(self, point: Mapping[str, Any]) -> None:
+        """Queue one more trial with these parameters. For one process at a time."""
+        self._optuna.set_user_attr(NUM_TRIALS, len(self._slots()) + 1)
+        self._optuna.add_trial(
+            optuna.create_trial(state=OptunaState.WAITING, system_attrs={"fixed_params": dict(point)})
+        )
+
     def pause(self) -> None:
         """Keep every process from taking another trial, until the next `open_for`."""
         self._optuna.set_user_attr(PAUSED, True)

@@ -215,7 +215,7 @@ def _explained(values: Mapping[str, Any]) -> tuple[Mapping[str, float] | None, S
     known = [(params, value) for params, value in complete if params.keys() >= space.keys()]
     pairs = parameter_interactions(known, space)
     return (
-        parameter_importances(known, space, maximize=values.get("direction", "maximize") == "maximize"),
+        parameter_importances(known, space),
         None
         if pairs is None
         else tuple(

@@ -89,7 +89,7 @@ def _measured(
             outcome = worker.evaluate(
                 params_for(scenario, record.params, kind),
                 seed=scenario.seed + 1 + repeat,
-                hints=RateHints(start_per_s=record.outcome.objective),
+                hints=RateHints(start_per_s=(record.outcome.rate or {}).get("passed")),
             )
             repeated = Repeat.of(outcome)
             if outcome.state is TrialState.INFEASIBLE or outcome.failure_kind == ServerFailed.__name__:

@@ -23,6 +23,7 @@ def describe_scenario(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
         "scenario": scenario_to_dict(scenario),
         "workload": asdict(workload.summary),
         "fingerprint": workload.fingerprint,
+        "doubts": list(scenario.doubts),
     }
 
 

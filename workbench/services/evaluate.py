@@ -21,6 +21,7 @@ from workbench.metrics.steady import STEADY_S, steady_window
 from workbench.metrics.summary import RunSummary, summarize
 from workbench.metrics.verdict import Expectations, Verdict, judge
 from workbench.metrics.windows import Window, measurement_window
+from workbench.records.basis import Basis
 from workbench.scenario import Scenario, ScenarioError, scenario_to_dict
 from workbench.scenario.arrivals import DiurnalArrivals, TraceArrivals
 from workbench.services.targets import RunnableTarget, build_target
@@ -47,12 +48,19 @@ class RunResult:
         """What limited admission; None for a foreign endpoint."""
         return binding_of(self.record)
 
+    @property
+    def basis(self) -> Basis:
+        """What the figures rest on."""
+        return Basis.of(self.scenario.target.kind, self.scenario.model, self.record.engine)
+
     def to_json(self) -> dict[str, Any]:
         """The object of `workbench run --json`."""
         return {
+            "basis": self.basis.to_dict(),
             "scenario": self.scenario.name,
             "engine": dict(self.record.engine),
             "metrics": self.summary.overall.to_dict(),
+            "limits": [limit.to_dict() for limit in self.summary.limits],
             "classes": {name: metrics.to_dict() for name, metrics in self.summary.classes.items()},
             "verdict": self.verdict.status.value,
             "reasons": self.verdict.messages,

@@ -250,7 +250,13 @@ def _utilization_for(version: str, plan: DeploymentPlan, engine: Mapping[str, An
 
 
 def serve_command(plan: DeploymentPlan) -> str:
-    """Write the command line of one instance, in the options of the newest version that is known."""
+    """Write the command line of one instance, in the options of the newest version that is known; a model that is
+    built into this project is served by it. Raises `ConfigError` for a parameter that is no option."""
+    from engine.models.builtin import BUILTIN_SPECS
+
+    if plan.model in BUILTIN_SPECS:
+        settings = [word for name, value in plan.engine.items() for word in ("--set", f"{name}={value}") if value]
+        return quoted(["workbench", "serve", "--model", plan.model, *settings])
     options = tuple(vllm_options(plan, Pool(name="main"), list_versions()[-1], {}, []))
     pool = PoolFacts(name="main", options=options, replicas=1, max_replicas=1)
     return quoted(["vllm", "serve", published_name(plan.model), *arguments(pool)])

@@ -53,7 +53,7 @@ def read_study_source(directory: Path, number: int | None = None) -> ExportSourc
     resolved, provenance = _run_facts(run)
     return ExportSource(
         name=dns_name(str(study.get("scenario", directory.name))),
-        plan=_plan_from(scenario, trial.get("params") or {}, resolved),
+        plan=deployment_from(scenario, trial.get("params") or {}, resolved),
         provenance=tuple(_study_lines(directory, study, trial, provenance)),
         warnings=(*_target_warnings(scenario), *_study_warnings(study, trial)),
     )
@@ -66,7 +66,7 @@ def read_run_source(directory: Path) -> ExportSource:
     name = str(info.scenario.get("name") or directory.name)
     return ExportSource(
         name=dns_name(name),
-        plan=_plan_from(info.scenario, info.params, stored.record.engine),
+        plan=deployment_from(info.scenario, info.params, stored.record.engine),
         provenance=tuple(_run_lines(directory, name, info)),
         warnings=(*_target_warnings(info.scenario), *_run_warnings(info)),
     )
@@ -102,7 +102,10 @@ def _spans(numbers: list[int]) -> str:
     return f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
 
 
-def _plan_from(scenario: Mapping[str, Any], params: Mapping[str, Any], resolved: Mapping[str, Any]) -> DeploymentPlan:
+def deployment_from(
+    scenario: Mapping[str, Any], params: Mapping[str, Any], resolved: Mapping[str, Any]
+) -> DeploymentPlan:
+    """Say what to deploy: `params` on top of the scenario, as `resolved` for a run of them."""
     device, engine_params = split_params(params)
     stated = {**(scenario.get("engine") or {}), **engine_params}
     engine = {**{name: resolved[name] for name in _PINNED if resolved.get(name) is not None}, **stated}

@@ -13,18 +13,23 @@ from workbench.loadgen.embedded import engine_facts
 from workbench.loadgen.fleet.target import FleetTarget
 from workbench.loadgen.simulated import SimulatedTarget
 from workbench.scenario import Scenario, ScenarioError
-from workbench.scenario.search import SUSTAINABLE_RATE
+from workbench.scenario.search import RATE_OBJECTIVES
 from workbench.search.candidates import Candidate, LoadShape, candidates
 from workbench.search.equivalence import find_duplicate
 from workbench.search.outcome import TrialOutcome, TrialState
+from workbench.search.space import distributions_of, in_space
 from workbench.search.trials import TrialRecord
 from workbench.services.describe import limits_of
-from workbench.services.rate_trial import RateHints, rate_to_beat
+from workbench.services.rate_objective import rate_to_beat
+from workbench.services.rate_trial import RateHints
 from workbench.services.shared_study import default_params, search_of
-from workbench.services.targets import build_target, check_rules
+from workbench.services.targets import build_target, check_rules, check_target
 from workbench.workload import generate_workload
 from workbench.workload.account import ImportAccount
 from workbench.workload.generate import check_fit
+
+_STEP_SIZES = ("max_num_seqs", "max_num_batched_tokens")
+_HALVINGS = 5
 
 
 def settle(scenario: Scenario, params: Mapping[str, Any], finished: Sequence[TrialRecord]) -> TrialOutcome | None:
@@ -101,11 +106,14 @@ def may_share_prefixes(scenario: Scenario) -> bool:
     return not kinds or any(kind.shared_prefix or kind.conversation or kind.file for kind in kinds)
 
 
-def hints_for(scenario: Scenario, finished: Sequence[TrialRecord]) -> RateHints:
-    """What saves probes: the best rate so far."""
-    if scenario.search is None or scenario.search.objective != SUSTAINABLE_RATE:
+def hints_for(
+    scenario: Scenario, params: Mapping[str, Any], finished: Sequence[TrialRecord], *, resolves_ties: bool = False
+) -> RateHints:
+    """What saves probes: the best rate so far, to be beaten, or to begin at where a tie counts."""
+    if scenario.search is None or scenario.search.objective not in RATE_OBJECTIVES:
         return RateHints()
-    return RateHints(to_beat=rate_to_beat(finished))
+    best = rate_to_beat(scenario, params, finished)
+    return RateHints(start_per_s=best) if resolves_ties else RateHints(to_beat=best)
 
 
 def first_candidates(scenario: Scenario, num_trials: int) -> list[Candidate]:
@@ -116,13 +124,34 @@ def first_candidates(scenario: Scenario, num_trials: int) -> list[Candidate]:
         found = candidates(_shape_of(scenario), default, 4 * num_trials)
     except (ConfigError, ModelLoadError, ScenarioError):
         return []  # the default does not start: trial 0 will say so
-    able = [each for each in found if _can_start(scenario, each.params)]
+    distributions = distributions_of(search.space)
+    able: list[Candidate] = []
+    for each in found:
+        point = _startable(scenario, in_space(each.params, distributions), distributions)
+        if point is not None and point != default and all(point != other.params for other in able):
+            able.append(replace(each, params=point))
     return able[: max(1, num_trials // 4)]
 
 
+def _startable(
+    scenario: Scenario, point: dict[str, Any] | None, distributions: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The point as it will be tried, its steps halved until it starts; None where it never does."""
+    for _ in range(_HALVINGS):
+        if point is None or _can_start(scenario, point):
+            return point
+        smaller = {name: value // 2 for name, value in point.items() if name in _STEP_SIZES}
+        point = in_space({**point, **smaller}, distributions)
+    return None
+
+
 def _can_start(scenario: Scenario, params: Mapping[str, Any]) -> bool:
-    outcome = settle(scenario, params, ())
-    return outcome is None
+    if scenario.target.kind == "embedded":
+        try:
+            check_target(scenario, params)
+        except (ConfigError, ScenarioError):
+            return False
+    return settle(scenario, params, ()) is None
 
 
 def _shape_of(scenario: Scenario) -> LoadShape:

@@ -40,6 +40,8 @@ class Lanes:
         self._takes_turns = is_shared and is_measured(scenario)
         self._is_closed = threading.Event()
         self.workers = [TrialWorker(scenario) for _ in range(num_lanes)]
+        self.resolves_ties = False
+        """Trials are resolved although they may only equal the best so far."""
 
     def evaluators(self) -> list[EvaluateTrial]:
         return [partial(self._evaluate, worker) for worker in self.workers]
@@ -80,7 +82,7 @@ class Lanes:
 
     def _twice(self, worker: TrialWorker, trial: OpenTrial, run: Path | None) -> TrialOutcome:
         """A worker may be killed for what its neighbours did (memory): only the second death is the trial's own."""
-        hints = hints_for(self._scenario, trial.finished)
+        hints = hints_for(self._scenario, trial.params, trial.finished, resolves_ties=self.resolves_ties)
         outcome = worker.evaluate(trial.params, directory=run, hints=hints)
         if outcome.failure_kind != WORKER_DIED or self._is_closed.is_set():
             return outcome

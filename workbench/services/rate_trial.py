@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,6 @@ from workbench.metrics.steady import STEADY_S
 from workbench.metrics.sustain import judge_sustained
 from workbench.scenario import Scenario, ScenarioError
 from workbench.search.rate import MOST_REQUESTS, Probe, RateBracket, find_sustainable_rate
-from workbench.search.selection import best_trial
-from workbench.search.trials import TrialRecord
 from workbench.services.evaluate import RunResult, assess, deadline_of
 from workbench.services.targets import RunnableTarget, build_target
 from workbench.workload import generate_workload
@@ -48,12 +46,6 @@ class RateHints:
     """First guess; None: the scenario's own rate."""
     to_beat: float | None = None
     """The best rate so far: a configuration that cannot carry more is bracketed coarsely."""
-
-
-def rate_to_beat(finished: Iterable[TrialRecord]) -> float | None:
-    """The best sustainable rate of finished trials."""
-    best = best_trial(finished, maximize=True)
-    return None if best is None else best.outcome.objective
 
 
 def run_for_rate(

@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from workbench.scenario import Scenario, ScenarioError
+from workbench.scenario.search import DEVICE_FIELDS
 from workbench.search.confirmation import Confirmation
 from workbench.search.loop import Ending, run_trials
 from workbench.search.outcome import TrialState
+from workbench.search.selection import Gain, gain_over
 from workbench.search.trials import SweepStopped, TrialRecord
 from workbench.services.confirm import confirm_finalists, scenario_to_confirm
 from workbench.services.foresight import first_candidates
@@ -19,11 +22,12 @@ from workbench.services.lanes import Lanes, is_measured
 from workbench.services.launch import check_launch
 from workbench.services.open_study import OpenStudy, StudyPlace, open_study
 from workbench.services.shared_study import search_of
-from workbench.services.sweep_result import SweepResult, winner_of
+from workbench.services.sweep_result import SweepResult, find_basis, winner_of
 from workbench.services.trial_runs import fetch_run
 from workbench.services.trials import TrialWorker
 from workbench.store.atomic import TEMPORARY_PREFIX
 from workbench.store.studies import save_study, trial_directory
+from workbench.workload.rate import is_recorded
 
 BUDGET = "the budget"
 MOST_INFEASIBLE = 2
@@ -114,6 +118,8 @@ class _Sweep:
             elif ending is Ending.DEADLINE:
                 self._study.pause()
                 stopped = f"the budget of {budget_s:g} s is used up: go on with --resume"
+            else:
+                self._simplify()
         except SweepStopped as stop:
             stopped = str(stop)
         except KeyboardInterrupt:
@@ -123,27 +129,68 @@ class _Sweep:
         if ending is Ending.DONE:
             self._archive.tidy(TEMPORARY_PREFIX)
         records = self._study.records()
-        best = winner_of(records, self._search)
-        if ending in (Ending.DONE, Ending.DEADLINE) and best is not None and not self._search.is_pareto:
+        best = self._winner(records)
+        if ending in (Ending.DONE, Ending.DEADLINE) and best is not None and self._repeats_tell:
             try:
-                confirmation = self._confirm(records)
+                confirmation = self._confirm(records, best)
             except KeyboardInterrupt:
                 ending, stopped = None, "interrupted while the winner was confirmed: go on with --resume"
         result = self._result(records, confirmation=confirmation, stopped=stopped, ending=ending)
         save_study(self._directory, result.to_json())
         return result
 
-    def _confirm(self, records: Sequence[TrialRecord]) -> Confirmation:
+    @property
+    def _is_predicted(self) -> bool:
+        """The search runs on a cost model."""
+        return self._scenario.target.kind == "simulated"
+
+    @property
+    def _repeats_tell(self) -> bool:
+        """Repeats may come out otherwise than the search: not where a simulator replays the same recorded load."""
+        if self._search.is_pareto:
+            return False
+        return not (self._is_predicted and self._search.confirm.target is None and is_recorded(self._scenario))
+
+    def _winner(self, records: Sequence[TrialRecord]) -> TrialRecord | None:
+        error = find_basis(self._scenario, records, None).error_p90 if self._is_predicted else None
+        return winner_of(records, self._search, error)
+
+    def _simplify(self) -> None:
+        """Put the default's values back, one parameter at a time, wherever the winner loses nothing by it."""
+        if not self._is_predicted or self._search.is_pareto:
+            return
+        self._lanes.resolves_ties = True
+        while (point := self._simpler_point()) is not None:
+            self._study.enqueue(point)
+            run_trials(self._study, self._lanes.evaluators(), on_trial=self._on_trial_added, on_abort=self._lanes.close)
+
+    def _simpler_point(self) -> dict[str, Any] | None:
+        """The winner with one of the default's values; None where each was tried."""
+        records = self._study.records()
+        best = self._winner(records)
+        default = next((record for record in records if record.number == 0), None)
+        if best is None or default is None or best.number == 0:
+            return None
+        tried = [dict(record.params) for record in records]
+        points = [{**best.params, name: value} for name, value in default.params.items() if name not in DEVICE_FIELDS]
+        return next((point for point in points if point not in tried), None)
+
+    def _on_trial_added(self, record: TrialRecord) -> None:
+        self._fetch_runs()
+        self._events.on_trial(record)
+
+    def _confirm(self, records: Sequence[TrialRecord], best: TrialRecord) -> Confirmation:
         with ExitStack() as stack:
             workers: Sequence[TrialWorker] = self._lanes.workers
             scenario = scenario_to_confirm(self._scenario, self._search.confirm)
             if scenario != self._scenario:
                 num_workers = 1 if is_measured(scenario) else len(workers)
                 workers = [stack.enter_context(TrialWorker(scenario)) for _ in range(num_workers)]
+            is_plain = self._is_predicted and self._search.confirm.target is None
             return confirm_finalists(
                 self._scenario,
                 self._search,
-                records,
+                [record for record in records if record.number in (0, best.number)] if is_plain else records,
                 workers=workers,
                 repeats=self._search.confirm.repeats,
                 on_run=self._events.on_confirm,
@@ -171,6 +218,26 @@ class _Sweep:
         save_study(self._directory, self._result(records).to_json())
         self._events.on_trial(record)
 
+    def _gain(
+        self,
+        records: Sequence[TrialRecord],
+        best: TrialRecord | None,
+        confirmation: Confirmation | None,
+        ending: Ending | None,
+    ) -> Gain | None:
+        """Of the repeats; of the search alone where a simulator's repeats tell nothing. A prediction's interval holds
+        the model's error."""
+        default = next((record for record in records if record.number == 0), None)
+        gain = None if confirmation is None else confirmation.gain
+        is_final = ending in (Ending.DONE, Ending.DEADLINE)
+        if confirmation is None and is_final and self._is_predicted and not self._search.is_pareto:
+            gain = None if default is None or best is None else gain_over(default, best, maximize=self._search.maximize)
+        error = find_basis(self._scenario, records, best).error_p90
+        is_prediction = confirmation is None or confirmation.target == "simulated"
+        if gain is None or gain.value == 0.0 or error is None or not is_prediction:
+            return gain
+        return gain.with_error(error)
+
     def _fetch_runs(self) -> None:
         """Bring the runs of finished trials, whoever ran them, into the study's folder."""
         for number, files in self._study.stored_runs().items():
@@ -186,13 +253,14 @@ class _Sweep:
         stopped: str | None = None,
         ending: Ending | None = None,
     ) -> SweepResult:
+        best = (confirmation and confirmation.winner) or self._winner(records)
         return SweepResult(
             scenario=self._scenario,
             search=self._search,
             directory=self._directory,
             records=records,
-            best=(confirmation and confirmation.winner) or winner_of(records, self._search),
-            gain=None if confirmation is None else confirmation.gain,
+            best=best,
+            gain=self._gain(records, best, confirmation, ending),
             confirmation=confirmation,
             seed=self._seed,
             num_trials=self._total,

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from engine.catalog import find_gpu
+from engine.errors import ConfigError
+from workbench.records.basis import Basis
 from workbench.report.quantities import label, shown
 from workbench.scenario import Scenario, scenario_to_dict
 from workbench.scenario.search import Search
 from workbench.search.confirmation import Confirmation
 from workbench.search.pareto import Front, find_front
-from workbench.search.selection import Gain, best_trial
+from workbench.search.selection import Gain, best_trial, gain_over, plainest_winner
 from workbench.search.trials import TrialRecord
+from workbench.services.export import serve_command
+from workbench.services.export_source import deployment_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,15 @@ class SweepResult:
     """Why it ended early."""
     is_cut_short: bool = False
     """It ended early for another reason than the budget that was asked for."""
+
+    @property
+    def basis(self) -> Basis:
+        return find_basis(self.scenario, self.records, self.best)
+
+    @property
+    def model_error(self) -> float | None:
+        """Of a study on a simulated device."""
+        return self.basis.error_p90 if self.scenario.target.kind == "simulated" else None
 
     @property
     def front(self) -> Front | None:
@@ -76,6 +90,9 @@ class SweepResult:
             if self.gain is None
             else {"value": self.gain.value, "low": self.gain.low, "high": self.gain.high},
             "conclusion": conclusion_of(self),
+            "basis": self.basis.to_dict(),
+            "serve_command": None if best is None else _serve_command(self.scenario, best),
+            "limits": [] if best is None else [dict(limit) for limit in best.outcome.limits],
             "trials": [trial_json(record) for record in self.records],
             "pareto": None if self.front is None else self.front.to_dict(),
             "repeats": {name: list(values) for name, values in self.repeats.items()},
@@ -101,6 +118,7 @@ def trial_json(record: TrialRecord) -> dict[str, Any]:
         "rate": outcome.rate,
         "duplicate_of": outcome.duplicate_of,
         "constraints": dict(outcome.constraints),
+        "limits": [dict(limit) for limit in outcome.limits],
         "run": outcome.run_path,
         "duration_s": outcome.duration_s,
         "num_lost": record.num_lost,
@@ -110,7 +128,7 @@ def trial_json(record: TrialRecord) -> dict[str, Any]:
 
 
 def conclusion_of(result: SweepResult) -> str:
-    """One sentence that answers "so what?"."""
+    """Answer the question first: does anything keep the limits, does the default, and what is gained."""
     if result.best is None:
         complete = [r for r in result.records if r.outcome.metrics is not None]
         if not complete:
@@ -123,22 +141,61 @@ def conclusion_of(result: SweepResult) -> str:
     if result.confirmation is not None and result.confirmation.doubt is not None:
         return _doubt_in_words(result, result.best, result.confirmation)
     if result.best.number == 0:
-        return "The default configuration was not beaten: no significant gain over the default."
-    name = result.search.objective
+        return _default_in_words(result)
+    return f"{_limits_in_words(result, result.best)}{_gain_in_words(result, result.best)}"
+
+
+def _default_in_words(result: SweepResult) -> str:
+    best = best_trial(result.records, maximize=result.search.maximize)
+    default = result.default
+    if best is None or default is None or best.number == 0 or not result.model_error:
+        return "Keep the default configuration: nothing that was tried beats it, no significant gain."
+    gain = gain_over(default, best, maximize=result.search.maximize)
+    value = "" if gain is None else f", {gain.value:+.1%} in {result.search.objective}"
+    return (
+        f"Keep the default configuration: the best of the search (trial {best.number}{value}) is within the model's "
+        f"error of {result.model_error:.0%}, no significant gain."
+    )
+
+
+def _limits_in_words(result: SweepResult, best: TrialRecord) -> str:
+    """Whether the winner keeps what the default misses; empty where both keep every limit."""
+    default = result.default
+    missed = [] if default is None else [each for each in default.outcome.limits if _is_missed(each)]
+    if missed:
+        texts = [f"{each['name']} ({_latency(each['value_s'])}, limit {_latency(each['limit_s'])})" for each in missed]
+        return f"The default misses {', '.join(texts)}; trial {best.number} keeps it. "
+    if default is not None and default.outcome.objective is None and default.outcome.rate is not None:
+        return f"The default keeps the limits at no rate that was tried; trial {best.number} does. "
+    return ""
+
+
+def _is_missed(limit: Mapping[str, Any]) -> bool:
+    return limit["share_reached"] is None or limit["share_reached"] < limit["share_required"]
+
+
+def _latency(value_s: float | None) -> str:
+    return "none completed" if value_s is None else shown("ttft_s.p95", value_s)
+
+
+def _gain_in_words(result: SweepResult, best: TrialRecord) -> str:
+    name, gain = result.search.objective, result.gain
     default = None if result.default is None else result.default.outcome.objective
-    if default == 0 and result.search.maximize:
-        return f"The default configuration reached 0 in {name}, the best {result.best.outcome.objective:.4g}."
     if default is None:
-        return "The default configuration gave no result to compare the best one with."
-    if result.gain is None:
+        return f"It reaches {best.outcome.objective:.4g} in {name}."
+    if default == 0 and result.search.maximize:
+        return f"The default reached 0 in {name}, the best {best.outcome.objective:.4g}."
+    if gain is None:
         return (
-            f"Trial {result.best.number} is the best of the search with {result.best.outcome.objective:.4g} in {name} "
+            f"Trial {best.number} is the best of the search with {best.outcome.objective:.4g} in {name} "
             f"(default: {default:.4g}). That is not confirmed: a gain rests on two repeats of both that count."
         )
-    span = f"{result.gain.value:+.1%} (95% interval {result.gain.low:+.1%} to {result.gain.high:+.1%})"
-    if not result.gain.is_significant:
-        return f"No significant gain over the default: {span} in {result.search.objective}."
-    return f"Gain over the default: {span} in {result.search.objective}."
+    simulated = result.model_error is not None
+    kind = "95% interval" if not simulated else "the model's error included"
+    span = f"{gain.value:+.1%} ({gain.low:+.1%} to {gain.high:+.1%}, {kind}) in {name}"
+    if not gain.is_significant:
+        return f"No significant gain over the default: {span}."
+    return f"{'Predicted gain' if simulated else 'Gain'} over the default: {span}."
 
 
 def _doubt_in_words(result: SweepResult, best: TrialRecord, confirmation: Confirmation) -> str:
@@ -161,9 +218,32 @@ def _front_in_words(front: Front) -> str:
     )
 
 
-def winner_of(records: Sequence[TrialRecord], search: Search) -> TrialRecord | None:
-    """The best trial; with several objectives the knee of the front."""
-    if not search.is_pareto:
+def winner_of(records: Sequence[TrialRecord], search: Search, model_error: float | None) -> TrialRecord | None:
+    """The best trial; of predictions with a `model_error` the plainest of equals; with several objectives the knee of
+    the front."""
+    if search.is_pareto:
+        front = find_front(records, search.objectives)
+        return None if front is None else front.knee
+    if model_error is None:
         return best_trial(records, maximize=search.maximize)
-    front = find_front(records, search.objectives)
-    return None if front is None else front.knee
+    return plainest_winner(records, maximize=search.maximize, error=model_error)
+
+
+def find_basis(scenario: Scenario, records: Sequence[TrialRecord], best: TrialRecord | None) -> Basis:
+    """What the study rests on, by the winner's run or the first that has one."""
+    engines = [each.outcome.engine for each in ([] if best is None else [best]) + list(records)]
+    engine = next((each for each in engines if each and each.get("profile")), {})
+    target = scenario.target
+    basis = Basis.of(target.kind, scenario.model, engine)
+    if basis.gpu is None and target.kind == "simulated" and target.gpu is not None:
+        basis = replace(basis, gpu=find_gpu(target.gpu).id, tp=target.tensor_parallel_size)
+    return basis
+
+
+def _serve_command(scenario: Scenario, best: TrialRecord) -> str | None:
+    """None for a configuration that vLLM's options cannot say."""
+    plan = deployment_from(scenario_to_dict(scenario), best.params, best.outcome.engine or {})
+    try:
+        return serve_command(plan)
+    except ConfigError:
+        return None

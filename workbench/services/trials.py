@@ -27,9 +27,10 @@ from engine.errors import ConfigError, ModelLoadError
 from workbench.loadgen.errors import RunFailed
 from workbench.metrics.peaks import Peaks
 from workbench.scenario import Scenario, ScenarioError
-from workbench.scenario.search import SUSTAINABLE_RATE
+from workbench.scenario.search import RATE_OBJECTIVES
 from workbench.search.outcome import TrialOutcome, TrialState
 from workbench.services.evaluate import RunResult, run_scenario, store_run
+from workbench.services.rate_objective import objective_at
 from workbench.services.rate_trial import RateHints, run_for_rate
 from workbench.store.errors import StoreError
 
@@ -204,9 +205,11 @@ def evaluate_trial(
 def _measured(
     scenario: Scenario, params: Mapping[str, Any], seed: int | None, hints: RateHints
 ) -> tuple[TrialOutcome, RunResult]:
-    if scenario.search is not None and scenario.search.objective == SUSTAINABLE_RATE:
+    if scenario.search is not None and scenario.search.objective in RATE_OBJECTIVES:
         found = run_for_rate(scenario, params, seed=seed, hints=hints)
-        outcome = outcome_of(found.run, objective=found.bracket.passed)
+        rate = found.bracket.passed
+        value = None if rate is None else objective_at(scenario, params, found.run.workload, rate)
+        outcome = outcome_of(found.run, objective=value)
         return replace(outcome, rate=found.bracket.to_dict(), peaks=asdict(found.peaks)), found.run
     result = run_scenario(scenario, params, seed=seed)
     peaks = Peaks.of(result.record)
@@ -232,6 +235,7 @@ def outcome_of(result: RunResult, *, objective: float | None) -> TrialOutcome:
         reason="; ".join(reasons) or None,
         objective=objective,
         constraints=_constraints(result),
+        limits=[limit.to_dict() for limit in result.summary.limits],
         metrics=metrics.to_dict(),
         classes={name: each.to_dict() for name, each in result.summary.classes.items()},
         verdict=result.verdict.status.value,

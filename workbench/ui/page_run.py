@@ -23,7 +23,7 @@ from workbench.report.quantities import (
     value_of,
 )
 from workbench.report.run_plots import CDF_METRICS
-from workbench.report.sections import provenance_rows
+from workbench.report.sections import limit_line, provenance_rows
 from workbench.services import browse
 from workbench.services.browse import StoreError
 from workbench.ui.blocks import TILE_WIDTH, plain, show_binding, show_hint, show_table, show_verdict, tile
@@ -57,8 +57,11 @@ def page() -> None:
 
 
 def _show(run: RunFacts) -> None:
+    st.caption(plain(run.basis.sentence))
     st.caption(plain(f"{run.scenario.get('name', run.name)}, {run.created_at}, {run.clock} clock, seed {run.seed}"))
     show_verdict(run.verdict, run.reasons)
+    for limit in run.limits:
+        st.text(f"{'Keeps' if limit.is_met else 'Misses'} {limit_line(limit)}")
     if run.failure:
         st.error(plain(f"The run broke: {run.failure}"))
     for note in run.notes:

@@ -10,10 +10,11 @@ import streamlit as st
 
 from workbench.metrics.summary import LATENCY_METRICS
 from workbench.report.comparison import class_table, limit_table, metric_table, parameter_table, repeat_table
+from workbench.report.document import to_markdown
 from workbench.report.facts import StudyFacts
 from workbench.report.quantities import label, signed_share, unit, value_of
 from workbench.report.search_sections import front_blocks, pair_in_words, prediction_blocks, rate_blocks
-from workbench.report.sections import disagreement
+from workbench.report.sections import disagreement, winner_blocks
 from workbench.services import browse
 from workbench.services.browse import StoreError
 from workbench.ui.blocks import TILE_WIDTH, plain, show_binding, show_hint, show_section, show_table, tile
@@ -55,6 +56,8 @@ def _study(directory: Path, is_open: bool) -> None:
         st.error(plain(str(error)))
         return
     _conclusion(study, directory, is_open)
+    if not is_open:
+        st.markdown(plain(to_markdown(list(winner_blocks(study)))))
     _tiles(study)
     _charts(study)
     _trials(study)
@@ -65,6 +68,8 @@ def _study(directory: Path, is_open: bool) -> None:
 
 
 def _conclusion(study: StudyFacts, directory: Path, is_open: bool) -> None:
+    if study.basis:
+        st.caption(plain(study.basis))
     if is_open:
         asked = browse.num_trials_asked(study)
         of = f" of {asked}" if asked else ""
@@ -112,11 +117,12 @@ def _tiles(study: StudyFacts) -> None:
         gain = study.gain
         text = f"{signed_share(gain.low)} to {signed_share(gain.high)}"
         value = signed_share(gain.value)
-        tiles.metric("Confirmed gain", value, text, delta_color="off", delta_arrow="off", border=True, width=TILE_WIDTH)
+        name = "Predicted gain" if study.is_simulated else "Confirmed gain"
+        tiles.metric(name, value, text, delta_color="off", delta_arrow="off", border=True, width=TILE_WIDTH)
     if len(study.compared) == 2:
         st.caption(
-            "Differences are to the default configuration, both as measured once during the search"
-            + ("; the confirmed gain rests on repeats of both." if has_gain else ".")
+            "Differences are to the default configuration, each of one run of the search"
+            + ("." if study.is_simulated or not has_gain else "; the confirmed gain rests on repeats of both.")
         )
 
 
@@ -158,6 +164,8 @@ def _trials(study: StudyFacts) -> None:
     rows = []
     for trial in study.trials:
         row: dict[str, Any] = {"trial": trial.number, "state": trial.state.lower(), "verdict": trial.verdict or "–"}
+        if any(each.is_coarse for each in study.trials):
+            row["resolved"] = "coarse" if trial.is_coarse else "–" if trial.objective is None else "yes"
         row["SLO limits missed"] = "–" if not trial.constraints else ", ".join(trial.missed) or "none"
         names = (study.objective, "output_tokens_per_s", study.judged("ttft_s"), study.judged("tpot_s"))
         for name in dict.fromkeys(names):

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from workbench.report import palette
 from workbench.report.facts import StudyFacts, TrialFacts
 from workbench.report.quantities import axis_label, limit, parameter, parameter_label, scale_of, shown
+from workbench.report.rate_words import COARSE
 from workbench.ui.layout import apply_layout
 
 _SYMBOLS = {"INFEASIBLE": "x-thin", "FAILED": "triangle-down", "PRUNED": "diamond"}
@@ -110,7 +111,9 @@ def pair_chart(study: StudyFacts) -> go.Figure | None:
             "colorbar": {"title": {"text": axis_label(study.objective, unit), "side": "right"}},
             "opacity": 1.0,
             "size": [13 if trial.may_win else 9 for trial in scored],
-            "symbol": ["circle" if trial.may_win else "diamond" for trial in scored],
+            "symbol": [
+                "triangle-up" if trial.is_coarse else "circle" if trial.may_win else "diamond" for trial in scored
+            ],
             "line": {
                 "width": [3 if trial.number in marked else 0.8 for trial in scored],
                 "color": [marked.get(trial.number, "white") for trial in scored],
@@ -145,6 +148,8 @@ def _add_points(
     groups: dict[str, list[int]] = {}
     for index, trial in enumerate(trials):
         kind = "misses the SLO" if trial.missed else "complete" if trial.may_win else "run in doubt"
+        if trial.may_win and trial.is_coarse:
+            kind = COARSE
         if trial.number in marked:
             kind = marked[trial.number] + (", misses the SLO" if trial.missed else "")
         groups.setdefault(kind, []).append(index)
@@ -156,6 +161,8 @@ def _add_points(
             shape, size = ("square", 12) if first.number == 0 else ("star", 16)
         elif not first.may_win and not first.missed:
             shape = "square"
+        elif kind == COARSE:
+            shape = "triangle-up"
         hollow = "-open" if not first.may_win else ""
         figure.add_scatter(
             x=[x[row] for row in rows],
@@ -199,6 +206,8 @@ def _hover(study: StudyFacts, trial: TrialFacts) -> str:
     if trial.is_scored:
         names = (study.objective, study.judged("ttft_s"), study.judged("tpot_s"), "output_tokens_per_s")
         lines += [f"{axis_label(name, '')}: {shown(name, trial.value(name))}" for name in dict.fromkeys(names)]
+    if trial.is_coarse:
+        lines.append(COARSE)
     if trial.missed:
         lines.append(f"misses {', '.join(trial.missed)}")
     if trial.reason:

@@ -7,7 +7,11 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+import pytest
+
 from workbench.scenario.search import Dimension
+from workbench.search.importance import parameter_importances
 from workbench.search.interaction import Interaction, parameter_interactions
 
 SPACE = {
@@ -71,3 +75,33 @@ def test_interaction_passes_over_a_parameter_that_never_changed() -> None:
     pairs = parameter_interactions(trials, SPACE)
     assert pairs is not None
     assert [each.names for each in pairs] == [("max_num_seqs", "enable_prefix_caching")]
+
+
+def test_importance_of_a_choice_is_the_share_of_the_variance_that_it_explains() -> None:
+    rng = np.random.default_rng(7)
+    space = {
+        "gpu": Dimension.model_validate({"choices": ["a100-80g-sxm", "h100-80g-sxm", "l40s-48g"]}),
+        "max_num_seqs": Dimension.model_validate({"low": 16, "high": 256, "log": True}),
+        "max_num_batched_tokens": Dimension.model_validate({"low": 512, "high": 8192}),
+    }
+    level = {"a100-80g-sxm": 10.0, "h100-80g-sxm": 20.0, "l40s-48g": 5.0}
+    trials = []
+    for _ in range(400):
+        params = {
+            "gpu": str(rng.choice(list(level))),
+            "max_num_seqs": int(rng.integers(16, 257)),
+            "max_num_batched_tokens": int(rng.integers(512, 8193)),
+        }
+        trials.append((params, level[params["gpu"]] + rng.normal(0.0, 4.4)))
+    values = np.array([value for _, value in trials])
+    groups = [values[[params["gpu"] == gpu for params, _ in trials]] for gpu in level]
+    between = sum(len(group) * (group.mean() - values.mean()) ** 2 for group in groups)
+    between /= float(np.sum((values - values.mean()) ** 2))
+
+    found = parameter_importances(trials, space)
+
+    assert found is not None
+    assert 0.6 < between < 0.75
+    assert found["gpu"] == pytest.approx(between, abs=0.01)
+    assert found["max_num_seqs"] < 0.02
+    assert found["max_num_batched_tokens"] < 0.02
