@@ -63,6 +63,17 @@ class HopelessRun:
         return None if saturation is None else saturation.message
 
 
+_ENOUGH_FAILED = 50
+
+
+def nothing_completes(run: PartialRun) -> str | None:
+    """A stop rule: of the first fifty requests that ended, none completed; the rest would fail alike."""
+    num_ended = int(run.has_ended.sum())
+    if num_ended < _ENOUGH_FAILED or run.has_completed.any():
+        return None
+    return f"none of the first {num_ended} requests completed"
+
+
 def has_missed(run: PartialRun, limit: SloLimit) -> BoolArray:
     """Find the requests [issued] that have missed the limit or can no longer meet it."""
     lost = run.has_ended & ~run.has_completed

@@ -70,6 +70,10 @@ class Expectations:
     """Prefix-cache hits allowed where no sharing was declared (short blocks of small vocabularies do collide)."""
 
 
+_MOST_FAILED = 0.5
+"""Share of the requests from which on those that completed say nothing about the load."""
+
+
 def judge(record: RunRecord, summary: RunSummary, expectations: Expectations | None = None) -> Verdict:
     """The verdict with every reason, worst first."""
     expected = expectations if expectations is not None else Expectations()
@@ -115,9 +119,10 @@ def _outcomes(record: RunRecord, summary: RunSummary, expected: Expectations) ->
     # What the scenario itself asks for (limits at the door, failures of replicas) is a result, not a doubt.
     by_design = 0 if record.fleet is None else int(record.fleet["num_by_design"])
     if failed > (0 if expected.prefers_low_latency else by_design):
+        is_most = failed - by_design > _MOST_FAILED * total
         yield Reason(
             code="failures",
-            status=Status.SUSPECT,
+            status=Status.INVALID if is_most else Status.SUSPECT,
             message=f"{failed} of {total} requests failed or were refused; latencies leave them out, attainment counts "
             f"them as missed. First error: {first_error}",
         )

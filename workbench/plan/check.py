@@ -15,6 +15,7 @@ from engine.errors import ConfigError
 from workbench.capacity.diagnosis.metrics_dump import read_metrics_dumps
 from workbench.loadgen.endpoint_probe import base_url, open_directly
 from workbench.loadgen.target import ProgressCallback
+from workbench.metrics.certainty import nothing_completes
 from workbench.metrics.saturation import saturation_of
 from workbench.plan.task import with_rate
 from workbench.records.figures import four_digits, speed_error
@@ -109,7 +110,9 @@ def check_plan(question: CheckQuestion, on_progress: ProgressCallback | None = N
     rate = float(document["rate_per_s"]) * replicas / planned
     scenario = with_rate(scenario, rate)
     endpoint = _endpoint(question)
-    measured = run_scenario(scenario.model_copy(update={"target": endpoint}), on_progress=on_progress)
+    measured = run_scenario(
+        scenario.model_copy(update={"target": endpoint}), on_progress=on_progress, stop=nothing_completes
+    )
     fleet = scenario.target.model_copy(update={"replicas": replicas})
     predicted = run_scenario(scenario.model_copy(update={"target": fleet}))
     return PlanCheck(

@@ -24,6 +24,7 @@ from workbench.plan.replicas import fleet_of
 from workbench.plan.task import Task, build_task, with_rate
 from workbench.scenario import scenario_to_dict
 from workbench.services.export import serve_command
+from workbench.services.sweep_question import DEFAULT_SPACE
 from workbench.services.targets import device_of
 from workbench.store.provenance import collect_provenance
 from workbench.workload.analysis import length_figures
@@ -62,7 +63,10 @@ class Plan:
                 **admission,
             },
             **{name: value for name, value in values.items() if name not in ("model", "gpu")},
-            "scenario": _with_absolute_paths(scenario_to_dict(fleet), fleet.model_dump()),
+            "scenario": {
+                **_with_absolute_paths(scenario_to_dict(fleet), fleet.model_dump()),
+                "search": {"space": dict(DEFAULT_SPACE)},
+            },
             "provenance": collect_provenance(),
         }
 

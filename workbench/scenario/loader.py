@@ -30,7 +30,7 @@ def parse_scenario(
     text: str, *, source: str = "scenario", overrides: Sequence[str] = (), directory: Path | None = None
 ) -> Scenario:
     """Like `load_scenario`, from the YAML text; `source` names it in messages, paths in it start at `directory`."""
-    document = read_document(text, source)
+    document = _scenario_in(read_document(text, source))
     set_paths = [apply_override(document, override) for override in overrides]
     problems = [
         _line(document, ("engine", name) if name else ("engine",), rule)
@@ -47,6 +47,14 @@ def parse_scenario(
     if problems:
         raise ScenarioError(*problems)
     return scenario
+
+
+def _scenario_in(document: Document) -> Document:
+    """The scenario of a plan file, which simulates the fleet that was planned; any other document as it is."""
+    if not {"scenario", "deployment"} <= document.data.keys() or not isinstance(document.data["scenario"], dict):
+        return document
+    origins = {path[1:]: origin for path, origin in document.origins.items() if path[:1] == ("scenario",)}
+    return Document(source=document.source, data=document.data["scenario"], origins=origins)
 
 
 def _read_text(path: str | os.PathLike[str]) -> str:

@@ -16,7 +16,7 @@ from workbench.capacity.cost import rent_of
 from workbench.loadgen.target import ProgressCallback
 from workbench.metrics.attainment import SloPolicy
 from workbench.metrics.binding import Binding, binding_of
-from workbench.metrics.records import RunRecord
+from workbench.metrics.records import RunRecord, StopRule
 from workbench.metrics.steady import STEADY_S, steady_window
 from workbench.metrics.summary import RunSummary, summarize
 from workbench.metrics.verdict import Expectations, Verdict, judge
@@ -80,6 +80,7 @@ def run_scenario(
     *,
     seed: int | None = None,
     on_progress: ProgressCallback | None = None,
+    stop: StopRule | None = None,
 ) -> RunResult:
     """Run a scenario with `params` on top of its engine section.
 
@@ -88,7 +89,7 @@ def run_scenario(
     params = dict(params or {})
     target = build_target(scenario, params)
     try:
-        return measure(target, scenario, params, seed=seed, on_progress=on_progress)
+        return measure(target, scenario, params, seed=seed, on_progress=on_progress, stop=stop)
     finally:
         target.close()
 
@@ -100,13 +101,14 @@ def measure(
     *,
     seed: int | None = None,
     on_progress: ProgressCallback | None = None,
+    stop: StopRule | None = None,
 ) -> RunResult:
     """One run on a target that stands."""
     seed = scenario.seed if seed is None else seed
     # A server outlives the run, and so does its prefix cache: prompts of its own keep a repeat from hitting it.
     prompt_seed = secrets.randbits(31) if scenario.target.kind == "endpoint" else None
     workload = generate_workload(scenario, target.limits, seed=seed, prompt_seed=prompt_seed)
-    record = target.run(workload, deadline_s=deadline_of(workload), on_progress=on_progress)
+    record = target.run(workload, deadline_s=deadline_of(workload), on_progress=on_progress, stop=stop)
     return assess(scenario, params, seed, workload, record)
 
 
