@@ -51,7 +51,7 @@ def _options(text: str) -> list[str]:
         words = shlex.split(text, comments=True)
     except ValueError:
         words = text.partition("#")[0].split()
-    names = [word.partition("=")[0] for word in words if re.match(r"--?[a-zA-Z]|[a-z_]+=", word)]
+    names = [word.partition("=")[0] for word in words if re.match(r"--?[a-zA-Z]|[a-z_]+=(?!=)", word)]
     return [name.lstrip("-").replace("_", "-").partition(".")[0] for name in names]
 
 
