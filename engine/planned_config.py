@@ -5,7 +5,7 @@ What the memory model does not count is refused by the config's own facts, never
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ from engine.catalog.model_names import weights_in_name
 from engine.errors import ModelLoadError
 from engine.model_spec import ConfigReader, ModelSpec, check_head_sharing, read_config, windowed_layers
 
-_NESTED = ("text_config", "llm_config", "language_config")
+_NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where configs of multimodal models keep that of their language model."""
 TEXT_PART = " (text part)"
 """Ending of the name of a spec that leaves out what is not the language model."""
 _STATE_SPACE = ("ssm_cfg", "ssm_state_size", "mamba_d_state", "mamba_n_heads", "hybrid_override_pattern",
                 "linear_num_value_heads", "linear_attn_config", "attn_layer_period", "layers_block_type")  # fmt: skip
+_SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts",
+                   "shared_expert_intermediate_size", "shared_intermediate_size")  # fmt: skip
 _UNGATED = frozenset({"gpt_neox", "gptj", "opt", "phi", "falcon", "starcoder2", "gpt_bigcode", "nemotron", "persimmon"})
 _BIASED = frozenset({"qwen2", "qwen2_moe"})
 _TIED = ("gemma", "cohere")
@@ -37,9 +39,9 @@ def load_planned_spec(path: Path) -> ModelSpec:
 
 def planned_spec(config: Mapping[str, Any], *, name: str, origin: str = "config.json") -> ModelSpec:
     """Return the spec of a Hugging Face config. Raises `ModelLoadError` as `load_planned_spec` does."""
-    part = next((config[key] for key in _NESTED if isinstance(config.get(key), dict)), None)
-    if part is not None:
-        name, config = f"{name}{TEXT_PART}", {**config, **part}
+    parts = _parts(config)
+    if len(parts) > 1:
+        name, config = f"{name}{TEXT_PART}", {key: value for part in parts for key, value in part.items()}
     uncounted = _uncounted(config)
     if uncounted is not None:
         raise ModelLoadError(
@@ -75,6 +77,14 @@ def planned_spec(config: Mapping[str, Any], *, name: str, origin: str = "config.
     return spec
 
 
+def _parts(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return a config and the language part inside it, as deep as it lies; what is inside says more."""
+    for key in _NESTED:
+        if isinstance(config.get(key), dict):
+            return [config, *_parts(config[key])]
+    return [config]
+
+
 def stated_quantization(model: str) -> str | None:
     """Return the weight type of a checkpoint: as its config.json says where the path exists, else as its name says.
 
@@ -83,8 +93,11 @@ def stated_quantization(model: str) -> str | None:
     path = Path(model).expanduser()
     if not path.exists():
         return weights_in_name(model)
+    path = path if path.suffix == ".json" else path / "config.json"
     try:
-        config = read_config(path if path.suffix == ".json" else path / "config.json")
+        config = read_config(path)
+        if not any(part.get("quantization_config") for part in _parts(config)):  # older files of ModelOpt stand beside
+            config = {"quantization_config": read_config(path.parent / "hf_quant_config.json").get("quantization")}
     except ModelLoadError:
         return None
     return quantization_of(config)
@@ -95,45 +108,48 @@ def quantization_of(config: Mapping[str, Any]) -> str | None:
 
     Raises `ModelLoadError` for a method that does not say its bits.
     """
-    stated = config.get("quantization_config")
-    for key in _NESTED:
-        stated = stated or (config.get(key) or {}).get("quantization_config")
-    if not stated:
+    stated = next((part["quantization_config"] for part in _parts(config) if part.get("quantization_config")), None)
+    if stated is None:
         return None
-    text = json.dumps(stated).lower()
-    bits = _bits(stated)
-    method = str(stated.get("quant_method") or stated.get("quant_algo") or "").lower()
+    method = " ".join(str(stated.get(key, "")) for key in ("quant_method", "quant_algo", "quant_type")).lower()
+    bits, is_float = _bits(stated)
     if bits is None:
-        known = weights_in_name(f"model-{method.replace('fbgemm_', '').replace('modelopt', '')}")
-        known = known or weights_in_name(f"model-{stated.get('quant_algo') or ''}".lower())
-        if known is None:
-            raise ModelLoadError(f"quantization_config: method {method!r} does not say its bits. Set --quantization")
-        return known
-    if bits <= 4:
-        return "int4"
-    if bits >= 16:
+        return _weights_of_method(method)
+    if bits > 8:
         return None
-    return "fp8" if "float" in text or "fp8" in text or "e4m3" in text else "int8"
+    return "int4" if bits <= 4 else "fp8" if is_float or "fp8" in method else "int8"
 
 
-def _bits(stated: Mapping[str, Any]) -> int | None:
-    """Return the bits of a weight where the config says them, at its top or in its first group."""
-    if stated.get("load_in_4bit") or stated.get("_load_in_4bit"):
-        return 4
-    if stated.get("load_in_8bit") or stated.get("_load_in_8bit"):
-        return 8
+def _weights_of_method(method: str) -> str:
+    found = re.search(r"(nvfp4|mxfp4|fp4|nf4|int4)|(fp8|float8)|(int8)", method)
+    kind = None if found is None else ("int4", "fp8", "int8")[found.lastindex - 1 if found.lastindex else 0]
+    kind = kind or weights_in_name(f"model-{method.partition(' ')[0]}")
+    if kind is None:
+        raise ModelLoadError(
+            f"quantization_config: method {method.strip()!r} does not say its bits. Name its weight type"
+        )
+    return kind
+
+
+def _bits(stated: Mapping[str, Any]) -> tuple[int | None, bool]:
+    """Return the bits of a weight where the config says them, at its top or in its first group, and whether it is a
+    float."""
+    for loaded in (4, 8):
+        if stated.get(f"load_in_{loaded}bit") or stated.get(f"_load_in_{loaded}bit"):
+            return loaded, False
     for key in ("bits", "w_bit", "wbits", "weight_bits", "nbits", "num_bits"):
-        if isinstance(stated.get(key), int):
-            return int(stated[key])
+        if isinstance(stated.get(key), (int, float)):
+            return int(stated[key]), False
     groups = stated.get("config_groups") or {}
-    for each in (*groups.values(), stated.get("global_quant_config") or {}):
-        weights = (each or {}).get("weights") or (each or {}).get("weight") or {}
-        if isinstance(weights.get("num_bits"), int):
-            return int(weights["num_bits"])
-        found = str(weights.get("dtype", ""))
-        if found:
-            return 4 if "4" in found.partition("_")[0] else 8
-    return None
+    for each in (*groups.values(), stated.get("global_quant_config") or {}, stated.get("quant_config") or {}):
+        weights = each.get("weights") or each.get("weight") or each.get("weight_quant_params") or {}
+        dtype = str(weights.get("dtype") or weights.get("type") or "")
+        bits = weights.get("num_bits") or weights.get("nbits")
+        if bits is None and dtype:
+            bits = 4 if re.search(r"(int|fp|float|nf)4", dtype) else 8
+        if bits is not None:
+            return int(bits), "float" in dtype or "fp" in dtype
+    return None, False
 
 
 def _uncounted(config: Mapping[str, Any]) -> str | None:
@@ -142,7 +158,8 @@ def _uncounted(config: Mapping[str, Any]) -> str | None:
     family = str(config.get("model_type") or "")
     for holds, what in (
         (config.get("kv_lora_rank"), f"caches one latent per token (MLA: kv_lora_rank {config.get('kv_lora_rank')})"),
-        (any(config.get(key) for key in _STATE_SPACE) or kinds & {"linear_attention", "mamba", "mamba2"}
+        (any(config.get(key) for key in _STATE_SPACE) or kinds & {"linear_attention", "mamba", "mamba2", "conv"}
+         or 0 in (config.get("attn_type_list") or ()) or "recurrent" in (config.get("block_types") or ())
          or "mamba" in family or "rwkv" in family, "has state-space or linear attention layers"),
         (config.get("is_encoder_decoder"), "is an encoder with a decoder"),
         (config.get("block_configs"), "has layers of different shapes (block_configs)"),
@@ -150,8 +167,7 @@ def _uncounted(config: Mapping[str, Any]) -> str | None:
         (_mixes_windows(config, kinds, family), "mixes full and windowed layers"),
         (config.get("v_head_dim") not in (None, config.get("head_dim")), "has keys and values of different widths"),
         (family in _UNGATED, f"has a feed-forward block without a gate ({family})"),
-        (_first(config, "n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size"),
-         "has shared experts"),
+        (any(config.get(key) for key in _SHARED_EXPERTS), "has shared experts"),
         (config.get("first_k_dense_replace") or config.get("mlp_only_layers")
          or max(config.get("decoder_sparse_step") or 1, config.get("interleave_moe_layer_step") or 1) > 1,
          "has dense layers beside its experts"),

@@ -110,6 +110,8 @@ def test_config_without_positions_asks_for_the_window() -> None:
         ({"layer_types": ["linear_attention", "full_attention"]}, "state-space or linear attention"),
         ({"model_type": "mamba2"}, "state-space"),
         ({"mamba_d_state": 128}, "state-space"),
+        ({"attn_type_list": [0, 0, 1]}, "state-space"),
+        ({"layer_types": ["conv", "full_attention"]}, "state-space"),
         ({"sliding_window": 512, "layer_types": ["sliding_attention", "full_attention"]}, "full and windowed"),
         ({"model_type": "gemma3_text", "sliding_window": 1024, "sliding_window_pattern": 6}, "full and windowed"),
         ({"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 14}, "full and windowed"),
@@ -141,7 +143,13 @@ def test_config_is_not_refused_for_a_fact_that_is_off(change: dict[str, Any]) ->
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
         ({"quant_method": "fbgemm_fp8"}, "fp8"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4"),
-        ({"quant_method": "bitsandbytes", "_load_in_8bit": True}, "int8"),
+        ({"quant_method": "bitsandbytes", "_load_in_8bit": True, "bnb_4bit_compute_dtype": "float16"}, "int8"),
+        ({"quant_method": "gptq", "bits": 8, "dtype": "float16"}, "int8"),
+        ({"quant_method": "exl2", "bits": 4.0}, "int4"),
+        ({"quant_method": "experts_int8"}, "int8"),
+        ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Int4WeightOnlyConfig"}}}, "int4"),
+        ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Float8DynamicActivationConfig"}}}, "fp8"),
+        ({"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4}}}, "int4"),
         ({"quant_method": "mxfp4"}, "int4"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "int4"),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
@@ -165,6 +173,19 @@ def test_quantization_config_states_the_weights(stated: dict[str, Any] | None, w
 def test_quantization_of_unknown_bits_is_asked_for() -> None:
     with pytest.raises(ModelLoadError, match="method 'vptq' does not say its bits"):
         quantization_of({"quantization_config": {"quant_method": "vptq"}})
+
+
+def test_language_part_is_found_however_deep_it_lies() -> None:
+    spec = planned_spec({"thinker_config": {"text_config": DENSE, "audio_config": {}}}, name="omni")
+
+    assert (spec.name, spec.num_layers) == ("omni (text part)", 28)
+
+
+def test_weights_of_a_file_beside_the_config_count(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(DENSE))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
+
+    assert stated_quantization(str(tmp_path)) == "int4"
 
 
 def test_directory_named_like_a_catalogue_model_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

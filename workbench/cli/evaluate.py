@@ -57,9 +57,16 @@ def evaluate_e2e_command(file: Csv, as_json: Json = False) -> None:
     for row in result["rows"]:
         if row["reason"] is not None:
             out.print(f"{row['id']}: not built: {row['reason']}", markup=False)
+            _print_notes(row)
             continue
         parts = [f"{name} {row['predicted'][name]:.4g} ({error:+.0%})" for name, error in row["errors"].items()]
         out.print(f"{row['id']}: {', '.join(parts)}", markup=False)
+        _print_notes(row)
+
+
+def _print_notes(row: Any) -> None:
+    for note in row["notes"]:
+        out.print(f"  {note}", markup=False)
 
 
 @evaluate_app.command(

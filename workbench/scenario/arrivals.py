@@ -111,12 +111,13 @@ class TraceColumns(Spec):
     """Name of the column with the arrival time; null = the file has none."""
     input_tokens: str
     output_tokens: str
-    time_unit: Literal["s", "ms", "us", "ns", "timestamp"] = "s"
-    """Unit of the arrival column; `timestamp` reads dates with times."""
+    time_unit: Literal["auto", "s", "ms", "us", "ns", "timestamp"] = "auto"
+    """Unit of the arrival column; `timestamp` reads dates with times. auto: what the data shows."""
     session: str | None = None
     """Column that names the conversation a request belongs to."""
     status: str | None = None
-    """Column that says how the request ended; empty, 0, 200, ok, success, completed, stop ... are no failures."""
+    """Column that says how the request ended: a state (ok, 200, success, completed, stop, ... are no failures), or a
+    boolean that is read by its name (`cancelled: true` failed, `success: true` did not)."""
 
 
 TraceFormatName = Literal[
@@ -130,6 +131,7 @@ TraceFormatName = Literal[
     "openai-batch",
     "vllm-custom",
     "requests",
+    "workbench",
     "csv",
     "jsonl",
 ]

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import EngineError
-from engine.simulation import SimulatedDevice
+from engine.simulation import SimulatedDevice, find_simulated_spec
 from workbench.loadgen.errors import RunFailed
 from workbench.metrics.dialects import vllm
 from workbench.metrics.records import RunRecord
 from workbench.scenario import ScenarioError
 from workbench.services.evaluate_cells import NotBuildable, check_stated, number
 from workbench.services.evaluate_iog import was_served_before
+from workbench.services.evaluate_notes import under_the_floor, unmodelled
 from workbench.services.evaluate_row import device_of, target_of, workload_of
 
 _STATISTICS = ("mean", "p50", "p99")
@@ -34,7 +35,7 @@ METRICS = (*_RATES, *(f"{name}_{statistic}_ms" for name in _LATENCIES for statis
 
 
 def evaluate_e2e(path: Path) -> dict[str, Any]:
-    """`{"rows": [{"id", "predicted", "errors", "reason"}]}`; errors are predicted / published - 1.
+    """`{"rows": [{"id", "predicted", "errors", "reason", "notes"}]}`; errors are predicted / published - 1.
 
     Raises `ScenarioError` for a file that is no table of runs.
     """
@@ -44,17 +45,26 @@ def evaluate_e2e(path: Path) -> dict[str, Any]:
 def evaluate_rows(rows: list[dict[str, str]], folder: Path | None = None) -> Iterator[dict[str, Any]]:
     """One result per row; `folder` is where traces that rows name lie."""
     for row in rows:
+        notes = notes_on(row)
         try:
             predicted = predict_row(row, folder=folder)
         except NotBuildable as reason:
-            yield {"id": row["id"], "predicted": {}, "errors": {}, "reason": str(reason)}
+            yield {"id": row["id"], "predicted": {}, "errors": {}, "reason": str(reason), "notes": notes}
             continue
         errors = {}
         for name, value in predicted.items():
             published = number(row, name)
             if published and published > 0 and value is not None:
                 errors[name] = value / published - 1.0
-        yield {"id": row["id"], "predicted": predicted, "errors": errors, "reason": None}
+        yield {"id": row["id"], "predicted": predicted, "errors": errors, "reason": None, "notes": notes}
+
+
+def notes_on(row: Mapping[str, str]) -> list[str]:
+    """What the simulation of a row leaves out, and figures of it that its chip cannot reach."""
+    try:
+        return [*unmodelled(row), *under_the_floor(row, find_simulated_spec(row["model"]), device_of(row))]
+    except (EngineError, NotBuildable):
+        return unmodelled(row)
 
 
 def predict_row(

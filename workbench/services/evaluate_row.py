@@ -169,7 +169,7 @@ def _stated_options(row: Row) -> Iterator[tuple[str, Any]]:
     if concurrency:
         text = text.replace("CONC", str(int(concurrency)))
     names = {"max-num-seqs": int, "max-num-batched-tokens": int, "max-model-len": int, "gpu-memory-utilization": float,
-             "block-size": int}  # fmt: skip
+             "block-size": int, "long-prefill-token-threshold": int}  # fmt: skip
     flat = text.replace("_", "-")
     for name, kind in names.items():
         match = re.search(rf"(?:--)?{name}[ =]+([\d.]+)", flat)
@@ -178,8 +178,11 @@ def _stated_options(row: Row) -> Iterator[tuple[str, Any]]:
                 yield name.replace("-", "_"), kind(match[1])
             except ValueError:
                 raise NotBuildable(f"engine_args: {name} must be of type {kind.__name__} (got {match[1]})") from None
-    if re.search(r"--async-scheduling", flat):
-        yield "async_scheduling", True
+    for name in ("async-scheduling", "enable-chunked-prefill", "enable-prefix-caching"):
+        match = re.search(rf"--(no-)?{name}(?:[ =](true|false))?(?![\w-])", flat, re.IGNORECASE)
+        # Prompts that come twice are known apart: caching that is on changes nothing.
+        if match and (name != "enable-prefix-caching" or match[1]):
+            yield name.replace("-", "_"), not match[1] and (match[2] or "").lower() != "false"
     if re.search(r"--enforce-eager(?!=?\s*false)", flat, re.IGNORECASE):
         yield "enforce_eager", True
 
@@ -201,6 +204,9 @@ def workload_of(row: Row, folder: Path | None = None) -> Workload:
     if prompts is None or outputs is None:
         raise NotBuildable(f"{'output_len' if prompts is not None else 'input_len'} is not published")
     workload = _with_lengths(row, _requests(row, arrivals, count), prompts, outputs)
+    concurrency = number(row, "max_concurrency")
+    if arrivals["kind"] == "poisson" and concurrency:
+        workload = replace(workload, max_concurrency=int(concurrency))
     if arrivals["kind"] == "poisson":
         workload = replace(workload, arrival_s=_as_sent(row, workload.arrival_s, arrivals["rate"]))
     return workload

@@ -21,6 +21,7 @@ from workbench.metrics.records import FloatArray
 from workbench.scenario import ScenarioError
 from workbench.workload.account import ImportAccount
 from workbench.workload.traces.table import Ledger, account_of
+from workbench.workload.traces.units import UNIT_SECONDS, infer_unit
 
 _COLUMNS = ("arrived_at", "input_toks", "output_toks", "first_token_ts", "last_token_ts")
 _MOST_TOKENS = 10_000_000
@@ -40,7 +41,7 @@ class Trace:
     last_s: FloatArray
     requests: ImportAccount
     problems: tuple[str, ...]
-    """One line for each kind of row that was skipped, with line numbers."""
+    """One line for each kind of row that was skipped, with line numbers, and for times in another unit than seconds."""
 
 
 def evaluate_trace(path: Path, meta: Path, calibrate_fraction: float = 0.0) -> dict[str, Any]:
@@ -102,6 +103,10 @@ def read_trace(path: Path) -> Trace:
             + "; ".join(problems)
         )
     columns = np.array(rows, dtype=np.float64)
+    unit = infer_unit(columns[:, 0].tolist(), "s")
+    if unit.unit != "s":
+        columns[:, [0, 3, 4]] *= UNIT_SECONDS[unit.unit]
+        problems += (unit.sentence,)
     columns = columns[np.argsort(columns[:, 0], kind="stable")]
     return Trace(
         requests=account_of(ledger.num_read, len(rows), ledger.problems()),

@@ -94,10 +94,11 @@ def marked_if_fewer(outcome: TrialOutcome, finished: Sequence[TrialRecord]) -> T
     if outcome.requests is None or default is None or default.requests is None:
         return outcome
     here, there = ImportAccount(**outcome.requests), ImportAccount(**default.requests)
-    if here.used_fraction >= there.used_fraction or outcome.verdict != "VALID":
+    if here.used_fraction >= there.used_fraction:
         return outcome
     reason = f"not comparable with the default, which leaves out fewer requests: {here.describe()}"
-    return replace(outcome, verdict="SUSPECT", reason=reason)
+    verdict = "SUSPECT" if outcome.verdict == "VALID" else outcome.verdict
+    return replace(outcome, verdict=verdict, reason="; ".join(filter(None, (reason, outcome.reason))))
 
 
 def may_share_prefixes(scenario: Scenario) -> bool:

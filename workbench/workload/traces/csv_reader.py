@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from workbench.scenario.errors import ScenarioError
-from workbench.workload.traces.formats import UNIT_SECONDS, CsvFormat, CsvLayout
+from workbench.workload.traces.formats import CsvFormat, CsvLayout
 from workbench.workload.traces.growing import Growing
 from workbench.workload.traces.opening import TraceStream, open_trace
+from workbench.workload.traces.status import is_failure
 from workbench.workload.traces.table import (
     MAX_TIME_S,
     MAX_TOKENS,
-    OK_STATUS,
     BoolArray,
     FloatArray,
     IntArray,
@@ -25,6 +25,7 @@ from workbench.workload.traces.table import (
     LineRange,
     TraceTable,
 )
+from workbench.workload.traces.units import UNIT_SECONDS
 
 _BLOCK_BYTES = 1 << 20
 _LONGEST_ROW_BYTES = 64 << 20
@@ -212,8 +213,8 @@ class _Reader:
             )
         if self.known.status:
             cells = batch.column(self._column(self.known.status)).to_pylist()
-            states = [cell.strip().lower() for cell in cells]
-            found.append(np.array([state not in OK_STATUS for state in states], dtype=np.bool_))
+            name = self.known.status
+            found.append(np.array([is_failure(name, cell) for cell in cells], dtype=np.bool_))
         return found
 
     def _account(self, stream: TraceStream) -> None:

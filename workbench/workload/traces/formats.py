@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import csv
 import itertools
+import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from workbench.scenario.arrivals import TraceColumns
 from workbench.scenario.errors import ScenarioError
-from workbench.workload.traces.json_values import NotJson, iterate_values
+from workbench.workload.traces.json_values import NotJson, iterate_values, nested
 from workbench.workload.traces.opening import head_of, open_trace
+from workbench.workload.traces.units import infer_unit
 
 TimeUnit = Literal["s", "ms", "us", "ns", "timestamp"]
-UNIT_SECONDS: dict[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _DELIMITERS = ",;\t|"
 _NUM_SAMPLED = 20
+_NUMBER = r"\s*[-+]?[\d.]+(?:,\d+)?(?:[eE][-+]?\d+)?\s*"
+_NUM_TIMED = 1000
+"""Rows whose times decide on their unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,10 @@ class CsvFormat:
     """Column with the conversation, used where the file has it."""
     status: str | None = None
     """Column that says whether the request succeeded."""
+    unit_trust: float = 0.0
+    """Powers of ten that the rate may be odd by before the unit is doubted, beyond the usual."""
+    unit_note: str | None = None
+    """How the unit was chosen, where numbers alone do not say."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -55,6 +63,7 @@ CSV_FORMATS = (
         input_tokens="Request tokens",
         output_tokens="Response tokens",
         time_unit="s",
+        unit_trust=2.0,  # whole seconds, and few requests
         session="Session ID",
     ),
     CsvFormat(
@@ -64,8 +73,31 @@ CSV_FORMATS = (
         output_tokens="num_decode_tokens",
         time_unit="s",
     ),
+    CsvFormat(
+        name="mooncake",
+        arrival="timestamp",
+        input_tokens="input_length",
+        output_tokens="output_length",
+        time_unit="ms",
+    ),
+    CsvFormat(
+        name="workbench",
+        arrival="arrival_s",
+        input_tokens="input_tokens",
+        output_tokens="output_tokens",
+        time_unit="s",
+    ),
+    CsvFormat(
+        name="workbench",
+        arrival="arrival_s",
+        input_tokens="num_prompt_tokens",
+        output_tokens="num_output_tokens",
+        time_unit="s",
+    ),
 )
 MOONCAKE_KEYS = ("timestamp", "input_length", "output_length")
+TIME_KEYS = ("arrived_at", "arrival_s", "arrival_time", "timestamp")
+"""Of objects of the format `requests`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +108,18 @@ class JsonFormat:
     needs: tuple[tuple[str, ...], ...]
     """Each group must be there in full; one group is enough."""
     has_text: bool = False
+    time_keys: tuple[str, ...] = ()
+    """The first of them that a row has is its time, in `time_unit`."""
+    time_unit: str = "s"
+    unit_note: str | None = None
+    """How the unit was chosen."""
 
     def fits(self, row: dict[str, Any]) -> bool:
         return any(all(key in row for key in group) for group in self.needs)
 
 
 JSON_FORMATS = (
-    JsonFormat(name="mooncake", needs=(MOONCAKE_KEYS,)),
+    JsonFormat(name="mooncake", needs=(MOONCAKE_KEYS,), time_keys=("timestamp",), time_unit="ms"),
     JsonFormat(name="agentic", needs=(("requests", "block_size"), ("requests", "hash_id_scope"))),
     JsonFormat(name="sharegpt", needs=(("conversations",), ("conversation",)), has_text=True),
     JsonFormat(name="openai-batch", needs=(("custom_id", "body"), ("url", "body")), has_text=True),
@@ -94,8 +131,10 @@ JSON_FORMATS = (
             ("prompt_token_ids",),
             ("num_prefill_tokens", "num_decode_tokens"),
             ("input_tokens", "output_tokens"),
+            ("arrival_s", "num_prompt_tokens", "num_output_tokens"),
         ),
         has_text=True,
+        time_keys=TIME_KEYS,
     ),
     JsonFormat(name="vllm-custom", needs=(("prompt",),), has_text=True),
 )
@@ -113,6 +152,8 @@ class MappedJson:
 
     columns: TraceColumns
     name: str = "jsonl"
+    time_unit: str = "s"
+    unit_note: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,12 +196,23 @@ def detect_format(path: Path, stated: str = "auto", columns: TraceColumns | None
 def _detect_json(path: Path, head: str, columns: TraceColumns | None) -> tuple[Detected | None, list[str]]:
     rows: list[Any] = []
     with open_trace(path) as stream:
-        rows = [value for _, value in itertools.islice(iterate_values(stream, head), _NUM_SAMPLED)]
+        rows = [value for _, value in itertools.islice(iterate_values(stream, head), _NUM_TIMED)]
+    timed = [row for row in rows if isinstance(row, dict)]
+    rows = rows[:_NUM_SAMPLED]
     objects = [row for row in rows if isinstance(row, dict)]
     if columns is not None and objects:
-        return Detected(format=MappedJson(columns=columns), head=head), list(objects[0])
+        times = [nested(row, columns.arrival) for row in timed] if columns.arrival else []
+        unit, note = _unit_of_numbers(times, "s") if columns.time_unit == "auto" else (columns.time_unit, None)
+        return Detected(format=MappedJson(columns=columns, time_unit=unit, unit_note=note), head=head), list(objects[0])
     for known in JSON_FORMATS:
         if any(known.fits(row) for row in objects):
+            if known.time_keys:
+                key = next((key for key in known.time_keys if any(key in row for row in objects)), known.time_keys[0])
+                is_named = key.endswith("_s")
+                unit, note = (
+                    ("s", None) if is_named else _unit_of_numbers([row.get(key) for row in timed], known.time_unit)
+                )
+                known = replace(known, time_unit=unit, unit_note=note)
             return Detected(format=known, head=head), list(objects[0])
     if objects:
         return None, list(dict.fromkeys(key for row in objects for key in row))
@@ -185,8 +237,10 @@ def _detect_csv(path: Path, head: str, columns: TraceColumns | None) -> tuple[De
     known = _mapped(path, columns, header) if columns is not None else _known(header)
     if known is None:
         return None, list(header)
-    if known.arrival is not None and columns is None:
-        known = replace(known, time_unit=_unit_of(known, lines[number + 1 :], layout))
+    if known.arrival is not None and (columns is None or columns.time_unit == "auto"):
+        whole = lines[number + 1 : -1] if len(lines) > number + 3 else lines[number + 1 :]  # the last may be cut
+        unit, note = _unit_of(known, whole, layout)
+        known = replace(known, time_unit=unit, unit_note=note)
     return Detected(format=known, head=head, layout=layout), list(header)
 
 
@@ -206,7 +260,7 @@ def _mapped(path: Path, columns: TraceColumns, header: tuple[str, ...]) -> CsvFo
         arrival=columns.arrival,
         input_tokens=columns.input_tokens,
         output_tokens=columns.output_tokens,
-        time_unit=columns.time_unit,
+        time_unit="s" if columns.time_unit == "auto" else columns.time_unit,
         session=columns.session,
         status=columns.status,
     )
@@ -216,15 +270,33 @@ def _mapped(path: Path, columns: TraceColumns, header: tuple[str, ...]) -> CsvFo
     return mapped
 
 
-def _unit_of(known: CsvFormat, lines: list[str], layout: CsvLayout) -> TimeUnit:
-    """Dates with times or plain seconds, whichever most of the first rows hold: such files are often rewritten."""
+def _unit_of(known: CsvFormat, lines: list[str], layout: CsvLayout) -> tuple[TimeUnit, str | None]:
+    """Return dates with times or a unit of numbers, whichever most of the first rows hold, and how it was chosen."""
     column = layout.header.index(known.arrival or "")
-    cells = [row[column] for row in csv.reader(lines[:_NUM_SAMPLED], delimiter=layout.delimiter) if len(row) > column]
-    num_dates = sum(bool(re.match(r"\s*\d{4}-\d\d?-\d\d?([T ]|$)", cell)) for cell in cells)
-    num_numbers = sum(bool(re.fullmatch(r"\s*[-+]?[\d.]+(?:[eE][-+]?\d+)?\s*", cell)) for cell in cells)
-    if num_dates == num_numbers:
-        return known.time_unit
-    return "timestamp" if num_dates > num_numbers else "s"
+    rows = csv.reader(lines[:_NUM_TIMED], delimiter=layout.delimiter)
+    cells = [row[column] for row in rows if len(row) > column]
+    num_dates = sum(bool(re.match(r"\s*\d{4}-\d\d?-\d\d?([T ]|$)", cell)) for cell in cells[:_NUM_SAMPLED])
+    numbers = [cell.strip().replace(",", ".") for cell in cells if re.fullmatch(_NUMBER, cell)]
+    if num_dates and num_dates >= len(numbers[:_NUM_SAMPLED]):
+        return "timestamp", None
+    usual = "s" if known.time_unit == "timestamp" else known.time_unit
+    if not numbers or (known.arrival or "").endswith("_s"):
+        return (usual if numbers else known.time_unit), None
+    unit, note = _unit_of_numbers([float(number) for number in numbers], usual, known.unit_trust)
+    return cast("TimeUnit", unit), note
+
+
+def _unit_of_numbers(values: list[Any], usual: str, trust: float = 0.0) -> tuple[str, str | None]:
+    """Return the unit of those values that are numbers, and how it was chosen; the usual one where there are none."""
+    times = [
+        float(value)
+        for value in values
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    ]
+    if not times:
+        return usual, None
+    found = infer_unit(times, usual, trust)
+    return found.unit, found.sentence
 
 
 def _listed(names: list[str]) -> str:

@@ -9,14 +9,15 @@ from workbench.workload.traces.formats import MOONCAKE_KEYS
 from workbench.workload.traces.json_values import NotJson
 from workbench.workload.traces.request_rows import RequestRows, as_time_s, as_tokens
 from workbench.workload.traces.table import Ledger, TraceTable
+from workbench.workload.traces.units import UNIT_NAMES, UNIT_SECONDS
 
 MOONCAKE_BLOCK_TOKENS = 512
 _ODD_IDS = "number of hash_ids does not fit the input length"
 _MAX_ID = 2**62
 
 
-def read_mooncake(values: Iterable[tuple[int, Any]], ledger: Ledger) -> TraceTable:
-    """timestamp (ms), input_length, output_length, hash_ids of 512-token blocks (the last one partial)."""
+def read_mooncake(values: Iterable[tuple[int, Any]], ledger: Ledger, time_unit: str = "ms") -> TraceTable:
+    """timestamp, input_length, output_length, hash_ids of 512-token blocks (the last one partial)."""
     rows = RequestRows()
     time_key, input_key, output_key = MOONCAKE_KEYS
     for line, value in values:
@@ -24,11 +25,11 @@ def read_mooncake(values: Iterable[tuple[int, Any]], ledger: Ledger) -> TraceTab
         if not isinstance(value, dict):
             ledger.add(not_an_object(value), "dropped", [line])
             continue
-        arrival_s = as_time_s(value.get(time_key), 1e-3)
+        arrival_s = as_time_s(value.get(time_key), UNIT_SECONDS[time_unit])
         inputs, outputs = as_tokens(value.get(input_key)), as_tokens(value.get(output_key))
         ids = _hash_ids(value)
         if arrival_s is None:
-            ledger.add(f"{time_key} is not a number of milliseconds", "dropped", [line])
+            ledger.add(f"{time_key} is not a number of {UNIT_NAMES[time_unit]}", "dropped", [line])
         elif inputs is None or outputs is None:
             ledger.add(f"{input_key if inputs is None else output_key} is not a number of tokens", "dropped", [line])
         elif ids is None:

@@ -156,3 +156,12 @@ class _Scanner:
             self._advance(max(self._position, len(self._buffer) - len(mark)))
             if not self._read():
                 return False
+
+
+def nested(value: Any, dotted_key: str) -> Any:
+    """Return what lies under a key, or under keys one in another as `a.b`; None where nothing does."""
+    if isinstance(value, dict) and dotted_key in value:
+        return value[dotted_key]
+    for key in dotted_key.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value

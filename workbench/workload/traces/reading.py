@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,13 +18,12 @@ from workbench.workload.traces.formats import CsvFormat, JsonFormat, MappedJson,
 from workbench.workload.traces.hash_readers import read_agentic, read_mooncake
 from workbench.workload.traces.json_values import iterate_values
 from workbench.workload.traces.opening import open_trace
-from workbench.workload.traces.request_rows import Encoder, note_breakage
+from workbench.workload.traces.request_rows import note_breakage
 from workbench.workload.traces.table import Ledger, TraceTable
 from workbench.workload.traces.text_readers import read_mapped, read_openai_batch, read_prompts, read_sharegpt
 
 _CHUNK = 1 << 20
 
-_HASH_READERS = {"mooncake": read_mooncake, "agentic": read_agentic}
 _TEXT_READERS = {
     "sharegpt": read_sharegpt,
     "openai-batch": read_openai_batch,
@@ -63,8 +62,13 @@ def read_requests(file: RequestFile) -> ReadTrace:
 def _read(
     path: Path, version: tuple[int, int], stated: str, columns: TraceColumns | None, tokenizer: str | None
 ) -> ReadTrace:
-    detected = detect_format(path, stated, columns)
     ledger = Ledger()
+    if _is_parquet(path):
+        from workbench.workload.traces.parquet_reader import read_own_requests
+
+        table = read_own_requests(path, ledger)
+        return ReadTrace(format="workbench", table=_in_order(table), ledger=ledger, head_s=_head_s("s", table))
+    detected = detect_format(path, stated, columns)
     known = detected.format
     if isinstance(known, CsvFormat):
         from workbench.workload.traces.csv_reader import read_csv_trace  # pyarrow: slow to import, needed here only
@@ -73,7 +77,9 @@ def _read(
         table = read_csv_trace(path, known, detected.layout, ledger)
     else:
         table = _read_json(path, detected.head, known, tokenizer, ledger)
-    head_s = _head_s(known, table)
+    if table.has_times and known.unit_note is not None:
+        ledger.note(known.unit_note)
+    head_s = _head_s(known.time_unit, table)
     if known.name == "agentic":  # sub-agents run beside what follows them in the file
         table = _in_order(table)
     else:
@@ -83,9 +89,13 @@ def _read(
     return ReadTrace(format=known.name, table=table, ledger=ledger, head_s=head_s)
 
 
-def _head_s(known: CsvFormat | JsonFormat | MappedJson, table: TraceTable) -> float | None:
-    is_dated = isinstance(known, CsvFormat) and known.time_unit == "timestamp"
-    if is_dated or not table.has_times or len(table) == 0:
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(4) == b"PAR1"
+
+
+def _head_s(time_unit: str, table: TraceTable) -> float | None:
+    if time_unit == "timestamp" or not table.has_times or len(table) == 0:
         return None
     return float(table.arrival_s.min())
 
@@ -103,15 +113,17 @@ def _read_json(
                 yield line, value
 
         if isinstance(known, MappedJson):
-            table = read_mapped(values(), ledger, known.columns)
+            table = read_mapped(values(), ledger, known)
         elif known.has_text:
             encoder = load_encoder(tokenizer)
-            read: Callable[[Iterable[tuple[int, Any]], Ledger, Encoder], TraceTable] = _TEXT_READERS[known.name]
-            table = read(values(), ledger, encoder)
+            read: Callable[..., TraceTable] = _TEXT_READERS[known.name]
+            table = read(values(), ledger, encoder, *([known.time_unit] if known.time_keys else []))
             if table.tokens is not None:
                 ledger.note(_describe_tokenizer(encoder.name))
+        elif known.name == "mooncake":
+            table = read_mooncake(values(), ledger, known.time_unit)
         else:
-            table = _HASH_READERS[known.name](values(), ledger)
+            table = read_agentic(values(), ledger)
         note_breakage(stream.breakage, last_line, ledger)
     return table
 

@@ -21,9 +21,6 @@ MAX_TOKENS = 1_000_000_000
 MAX_TIME_S = 1e12
 """Later (or earlier, negated) is no time; over thirty thousand years."""
 
-OK_STATUS = ("", "0", "200", "ok", "success", "succeeded", "true", "completed", "stop", "length")
-"""What a status column says of a request that did not fail, in lower case."""
-
 _NUM_LINES_SHOWN = 5
 
 

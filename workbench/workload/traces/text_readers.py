@@ -11,9 +11,9 @@ from array import array
 from collections.abc import Iterable
 from typing import Any
 
-from workbench.scenario.arrivals import TraceColumns
-from workbench.workload.traces.formats import UNIT_SECONDS
+from workbench.workload.traces.formats import TIME_KEYS, MappedJson
 from workbench.workload.traces.hash_readers import not_an_object
+from workbench.workload.traces.json_values import nested
 from workbench.workload.traces.request_rows import (
     DEFAULT_OUTPUT_TOKENS,
     Encoder,
@@ -21,12 +21,15 @@ from workbench.workload.traces.request_rows import (
     as_time_s,
     as_tokens,
 )
-from workbench.workload.traces.table import OK_STATUS, Ledger, TraceTable
+from workbench.workload.traces.status import is_failure, names_failure
+from workbench.workload.traces.table import Ledger, TraceTable
+from workbench.workload.traces.units import UNIT_NAMES, UNIT_SECONDS
 
 _ANSWERERS = ("gpt", "assistant", "chatgpt", "bing", "bard", "model")
-_TIME_KEYS = ("arrived_at", "arrival_s", "arrival_time", "timestamp")
 _INPUT_KEYS = ("input_tokens", "num_prefill_tokens", "prompt_tokens", "num_prompt_tokens", "input_length")
-_OUTPUT_KEYS = ("output_tokens", "num_decode_tokens", "output_len", "completion_tokens", "output_length")
+_OUTPUT_KEYS = (
+    "output_tokens", "num_decode_tokens", "output_len", "completion_tokens", "output_length", "num_output_tokens",
+)  # fmt: skip
 _LIMIT_KEYS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _MISSING = object()
 
@@ -102,9 +105,11 @@ def read_openai_batch(values: Iterable[tuple[int, Any]], ledger: Ledger, encoder
     return rows.table(has_times=False, tokenizer=encoder.name)
 
 
-def read_prompts(values: Iterable[tuple[int, Any]], ledger: Ledger, encoder: Encoder) -> TraceTable:
+def read_prompts(
+    values: Iterable[tuple[int, Any]], ledger: Ledger, encoder: Encoder, time_unit: str = "s"
+) -> TraceTable:
     """One object per request: text (`prompt`, `messages`), ids (`prompt_token_ids`) or a length; an output length or
-    limit; a time in seconds or none."""
+    limit; a time or none."""
     rows = RequestRows()
     sessions: dict[Any, int] = {}
     has_text = has_times = False
@@ -113,11 +118,11 @@ def read_prompts(values: Iterable[tuple[int, Any]], ledger: Ledger, encoder: Enc
         if not isinstance(value, dict):
             ledger.add(not_an_object(value), "dropped", [line])
             continue
-        arrival_s, stated = 0.0, _first(value, _TIME_KEYS)
+        arrival_s, stated = 0.0, _first(value, TIME_KEYS)
         if stated is not _MISSING:
-            parsed = as_time_s(stated)
+            parsed = as_time_s(stated, UNIT_SECONDS[time_unit])
             if parsed is None:
-                ledger.add("arrival is not a time in seconds", "dropped", [line])
+                ledger.add(f"arrival is not a time in {UNIT_NAMES[time_unit]}", "dropped", [line])
                 continue
             arrival_s, has_times = parsed, True
         elif has_times:
@@ -157,7 +162,7 @@ def _add_request(
         ledger.add("output length is not a number of tokens", "dropped", [line])
         return False
     rows.token_ids.extend(ids or [])
-    failed = bool(body.get("error")) or body.get("status") in ("failed", "error")
+    failed = names_failure(body)
     span = (start, len(rows.token_ids))
     rows.add(line, arrival_s, inputs, outputs, session=session, failed=failed, span=span)
     return ids is not None
@@ -202,38 +207,31 @@ def _chat_text(messages: list[Any], tools: Any) -> str | None:
     return "".join(parts)
 
 
-def read_mapped(values: Iterable[tuple[int, Any]], ledger: Ledger, columns: TraceColumns) -> TraceTable:
+def read_mapped(values: Iterable[tuple[int, Any]], ledger: Ledger, known: MappedJson) -> TraceTable:
     """JSON rows whose keys the user names."""
+    columns = known.columns
     rows = RequestRows()
     sessions: dict[str, int] = {}
-    unit_s = UNIT_SECONDS.get(columns.time_unit)
+    unit_s = UNIT_SECONDS.get(known.time_unit)
     for line, value in values:
         ledger.num_read += 1
         if not isinstance(value, dict):
             ledger.add(not_an_object(value), "dropped", [line])
             continue
-        arrival_s = 0.0 if columns.arrival is None else as_time_s(_nested(value, columns.arrival), unit_s)
-        inputs, outputs = (as_tokens(_nested(value, key)) for key in (columns.input_tokens, columns.output_tokens))
+        arrival_s = 0.0 if columns.arrival is None else as_time_s(nested(value, columns.arrival), unit_s)
+        inputs, outputs = (as_tokens(nested(value, key)) for key in (columns.input_tokens, columns.output_tokens))
         if arrival_s is None:
             ledger.add(f"{columns.arrival} is not a time", "dropped", [line])
         elif inputs is None or outputs is None:
             key = columns.input_tokens if inputs is None else columns.output_tokens
             ledger.add(f"{key} is not a number of tokens", "dropped", [line])
         else:
-            state = _nested(value, columns.status) if columns.status else None
-            name = _nested(value, columns.session) if columns.session else None
+            state = nested(value, columns.status) if columns.status else None
+            name = nested(value, columns.session) if columns.session else None
             session = -1 if name is None else sessions.setdefault(str(name), len(sessions))
-            failed = state is not None and str(state).strip().lower() not in OK_STATUS
+            failed = columns.status is not None and is_failure(columns.status, state)
             rows.add(line, arrival_s, inputs, outputs, session=session, failed=failed)
     return rows.table(has_times=columns.arrival is not None)
-
-
-def _nested(value: Any, dotted_key: str) -> Any:
-    if isinstance(value, dict) and dotted_key in value:
-        return value[dotted_key]
-    for key in dotted_key.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
 
 
 def _first(body: dict[str, Any], keys: tuple[str, ...]) -> Any:

@@ -284,4 +284,7 @@ def test_read_quoted_cells_and_texts_over_several_lines(read: Any) -> None:
     header = "arrived_at,text,num_prefill_tokens,num_decode_tokens\n"
     trace = read(header + '0,"a, b",1,1\n1,"two\nlines",2,2\n2,c,"3",3\n')
     assert trace.table.input_tokens.tolist() == [1, 2, 3]
-    assert trace.ledger.notes == ["1 line ends lie inside quotes: line numbers after them are too low"]
+    assert trace.ledger.notes == [
+        "1 line ends lie inside quotes: line numbers after them are too low",
+        "arrival times are in s, inferred from the data: 1 requests/s",
+    ]
