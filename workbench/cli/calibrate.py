@@ -66,6 +66,14 @@ def render(profile: CalibrationProfile) -> None:
         steps = f"{error['num_steps']:,.0f}" if "num_steps" in error else "–"
         table.add_row(label, f"{error['median']:.1%}", f"{error['p90']:.1%}", total, steps)
     out.print(table)
+    change = profile.adjustment
+    if change is not None:
+        out.print(
+            f"prefill x {change.prefill_factor:.2f}, decode x {change.decode_factor:.2f}, "
+            f"{change.step_s * 1e3:.2f} ms a step, {(profile.request_s or 0.0) * 1e3:.1f} ms a request in the server, "
+            f"{profile.delay_s * 1e3:.1f} ms a request beside it (gateway, network)",
+            markup=False,
+        )
     limits = profile.validity
     parts = (
         (limits.max_num_seqs, "sequences"),
