@@ -69,6 +69,14 @@ def render(profile: CalibrationProfile) -> None:
     out.print(table)
     if "requests" in profile.provenance:
         out.print(f"requests: {ImportAccount(**profile.provenance['requests']).describe()}", markup=False)
+    change = profile.adjustment
+    if change is not None:
+        out.print(
+            f"prefill x {change.prefill_factor:.2f}, decode x {change.decode_factor:.2f}, "
+            f"{change.step_s * 1e3:.2f} ms a step, {(profile.request_s or 0.0) * 1e3:.1f} ms a request in the server, "
+            f"{profile.delay_s * 1e3:.1f} ms a request beside it (gateway, network)",
+            markup=False,
+        )
     limits = profile.validity
     parts = (
         (limits.max_num_seqs, "sequences"),

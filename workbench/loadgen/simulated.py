@@ -251,8 +251,10 @@ class SimulatedTarget:
 
     @property
     def _delay_s(self) -> float:
-        is_calibrated = self._calibration is not None and self._calibration.request_s is not None
-        return 0.0 if is_calibrated else self._device.overheads.delay_ms * 1e-3
+        calibration = self._calibration
+        if calibration is not None and calibration.request_s is not None:
+            return calibration.delay_s
+        return self._device.overheads.delay_ms * 1e-3
 
     def close(self) -> None:
         pass

@@ -104,6 +104,7 @@ def calibrate_runs(
         tensor_parallel_size=tensor_parallel_size,
         adjustment=_adjustment(solution),
         request_s=float(solution[3]) * 1e-3,
+        delay_s=float(solution[4]) * 1e-3,
         errors=_errors(fits, solution),
         validity=Validity(max_num_seqs=max(_peak_concurrency(run.record) for run in usable)),
         provenance={
@@ -133,36 +134,56 @@ class _Fit:
         values = with_gpu_defaults({**run.scenario.engine, "model": model}, device.gpu)
         self._config, self._device = EngineConfig.from_dict(values), device
         self._workload = generate_workload(run.scenario, SimulatedTarget(self._config, device).limits, seed=run.seed)
+        self._record = run.record
         self._measured = _percentiles(run.record)
+        self.num_users = _peak_concurrency(run.record)
 
     def errors(self, x: FloatArray) -> dict[str, FloatArray]:
         """Metric -> log(predicted / measured) of its percentiles."""
-        profile = CalibrationProfile(
-            kind="adjusted", name="fit", adjustment=_adjustment(x), request_s=float(x[3]) * 1e-3
-        )
-        record = SimulatedTarget(self._config, self._device, profile).run(self._workload)
-        predicted = _percentiles(record)
+        predicted = _percentiles(self._simulated(x))
         return {name: np.log(predicted[name] / self._measured[name]) for name in predicted}
+
+    def excess_ms(self, x: FloatArray) -> float:
+        """Milliseconds by which the first tokens come later than predicted, in the middle of all requests."""
+        late = ttft_s(self._record.requests), ttft_s(self._simulated(x).requests)
+        return 1e3 * float(np.nanmedian(late[0]) - np.nanmedian(late[1]))
+
+    def _simulated(self, x: FloatArray) -> RunRecord:
+        profile = CalibrationProfile(
+            kind="adjusted",
+            name="fit",
+            adjustment=_adjustment(x),
+            request_s=float(x[3]) * 1e-3,
+            delay_s=float(x[4]) * 1e-3,
+        )
+        return SimulatedTarget(self._config, self._device, profile).run(self._workload)
 
 
 def _solve(fits: Sequence[_Fit], near: FloatArray | None = None) -> FloatArray:
-    """(log prefill factor, log decode factor, step ms, request ms); `near` is where to start, if something is known."""
+    """(log prefill factor, log decode factor, step ms, request ms, delay ms); `near` is where to start, if known.
+
+    The delay starts as what the calmest run's first tokens come late by: there it is no queue.
+    """
     from scipy.optimize import least_squares
 
-    start = np.array([0.0, 0.0, 0.05, 3.0]) if near is None else near
+    start = np.array([0.0, 0.0, 0.05, 3.0, 1.0]) if near is None else near
+    if near is None:
+        calmest = min(fits, key=lambda fit: fit.num_users)
+        start[4] = max(1.0, 1.0 + calmest.excess_ms(start))
 
     def residuals(x: FloatArray) -> FloatArray:
         parts = [part for fit in fits for part in fit.errors(x).values()]
         errors = np.concatenate(parts)
-        shrinkage = _SHRINKAGE * np.sqrt(len(errors)) * np.array([x[0], x[1], x[2] / 5.0, np.log((x[3] + 0.1) / 3.1)])
+        away = np.array([x[0], x[1], x[2] / 5.0, np.log((x[3] + 0.1) / 3.1), x[4] / 500.0])
+        shrinkage = _SHRINKAGE * np.sqrt(len(errors)) * away
         return np.concatenate([errors[np.isfinite(errors)], shrinkage])
 
     found = least_squares(
         residuals,
-        np.clip(start, [-1.49, -1.49, 0.001, 0.001], [1.49, 1.49, 49.0, 99.0]),
-        bounds=([-1.5, -1.5, 0.0, 0.0], [1.5, 1.5, 50.0, 100.0]),
-        diff_step=[0.02] * 4,  # steps are discrete: tiny differences would not move any token across one
-        x_scale=[0.1, 0.1, 0.3, 1.0],
+        np.clip(start, [-1.49, -1.49, 0.001, 0.001, 0.001], [1.49, 1.49, 49.0, 99.0, 9999.0]),
+        bounds=([-1.5, -1.5, 0.0, 0.0, 0.0], [1.5, 1.5, 50.0, 100.0, 10_000.0]),
+        diff_step=[0.02] * 5,  # steps are discrete: tiny differences would not move any token across one
+        x_scale=[0.1, 0.1, 0.3, 1.0, 3.0],
         loss="soft_l1",
         f_scale=0.2,
         max_nfev=12 if near is None else 3,
@@ -190,10 +211,15 @@ def _errors(fits: Sequence[_Fit], solution: FloatArray) -> dict[str, dict[str, f
 
 
 def _percentiles(record: RunRecord) -> dict[str, FloatArray]:
-    return {
-        name: np.nanpercentile(values, _PERCENTS) if np.isfinite(values).any() else np.full(len(_PERCENTS), np.nan)
-        for name, values in (("ttft", ttft_s(record.requests)), ("tpot", tpot_s(record.requests)))
-    }
+    """TTFT of the shorter and of the longer prompts, which tells a constant from a slower prefill; TPOT of all."""
+    table = record.requests
+    first, is_long = ttft_s(table), table.num_prompt_tokens > np.median(table.num_prompt_tokens)
+    parts = [first[~is_long], first[is_long]] if is_long.any() else [first]
+    return {"ttft": np.concatenate([_spread(part) for part in parts]), "tpot": _spread(tpot_s(table))}
+
+
+def _spread(values: FloatArray) -> FloatArray:
+    return np.nanpercentile(values, _PERCENTS) if np.isfinite(values).any() else np.full(len(_PERCENTS), np.nan)
 
 
 def _peak_concurrency(record: RunRecord) -> int:

@@ -29,7 +29,6 @@ _SYMPTOMS: Mapping[str, str] = {
     "out_of_memory": "num_not_served",
     "client_bottleneck": "client_lag_s.p99",
     "cap_never_reached": "unused_seats",
-    "slo_missed": "slo_attainment",
 }
 """Finding -> the figure that says how bad it is; the others are about a queue."""
 _COSTLY = ("tensor_parallel_size", "pools", "queue_limit")
@@ -53,6 +52,9 @@ def symptom_of(finding: Finding, evidence: Evidence) -> str:
         return _SYMPTOMS[finding.code]
     if evidence.traffic.is_batch:
         return "output_tokens_per_s"
+    if finding.code == "slo_missed":
+        missed = (evidence.traffic.misses_ttft, "ttft_s.p95"), (evidence.traffic.misses_tpot, "tpot_s.p95")
+        return next((metric for is_missed, metric in missed if is_missed), "slo_attainment")
     waits = load.is_queueing(evidence) or evidence.traffic.misses_ttft
     if finding.code == "max_model_len_too_large" and not waits:
         return "full_length_concurrency"

@@ -57,6 +57,8 @@ class CalibrationProfile:
     adjustment: Adjustment | None = None
     request_s: float | None = None
     """`adjusted`: time per request in the server's front end; None = the catalogue's."""
+    delay_s: float = 0.0
+    """`adjusted`: constant per request that takes up nothing: a gateway, TLS, the network."""
     operators: OperatorProfile | None = None
     errors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Regime -> median, p90 (absolute, relative to the measurement) and what else the calibration reports."""
@@ -107,7 +109,9 @@ class CalibrationProfile:
                 "device": dict(self.device),
             }
         if self.adjustment is not None:
-            values["adjustment"] = {**asdict(self.adjustment), "request_s": self.request_s}
+            values["adjustment"] = {
+                **asdict(self.adjustment), "request_s": self.request_s, "delay_s": self.delay_s
+            }  # fmt: skip
         if self.operators is not None:
             values["operators"] = profile_to_dict(self.operators)
         return values
@@ -149,6 +153,7 @@ def _profile(name: str, values: Mapping[str, Any]) -> CalibrationProfile:
         engine=dict(values.get("engine", {})),
         adjustment=None if adjustment is None else _adjustment(adjustment),
         request_s=_request_s(adjustment),
+        delay_s=0.0 if adjustment is None else _amount(adjustment.get("delay_s", 0.0)),
         operators=None if operators is None else profile_from_dict(operators),
         errors={key: {each: float(v) for each, v in error.items()} for key, error in values.get("errors", {}).items()},
         validity=Validity(**values.get("validity", {})),

@@ -9,13 +9,18 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.executor.cost_model.calibration_profile import CalibrationProfile, Validity
+from engine.executor.cost_model.calibrated import Adjustment
+from engine.executor.cost_model.calibration_profile import CalibrationProfile, Validity, load_calibration
+from engine.simulation import SimulatedDevice, with_gpu_defaults
 from workbench.loadgen.designed import DesignedLoad, design_loads
+from workbench.loadgen.simulated import SimulatedTarget
+from workbench.metrics.definitions import ttft_s
 from workbench.scenario import Scenario, ScenarioError
 from workbench.services.calibrate import kind_of, save_calibration, widest_engine
 from workbench.services.calibrate_machine import calibrate_machine
 from workbench.services.calibrate_runs import MeasuredRun, calibrate_runs
 from workbench.services.evaluate import run_scenario
+from workbench.workload import generate_workload
 
 ENGINE = {"max_model_len": 256, "max_num_seqs": 4, "max_num_batched_tokens": 128, "num_blocks": 65}
 LOADS = [
@@ -89,6 +94,60 @@ def test_runs_that_are_slower_than_the_catalogue_give_factors_over_one() -> None
     assert found.adjustment is not None
     assert found.adjustment.decode_factor > 1.1
     assert found.errors["tpot"]["median"] < 0.1
+
+
+def served(users: int, num: int, model: str, truth: CalibrationProfile, gpu: str = "l40s") -> MeasuredRun:
+    """A run of a server that behaves as `truth` says."""
+    scenario = Scenario.model_validate(
+        {
+            "name": f"{users} users",
+            "seed": users,
+            "model": model,
+            "target": {"kind": "endpoint", "url": "http://127.0.0.1:1"},
+            "workload": {
+                "num_requests": num,
+                "arrivals": {"kind": "closed_loop", "concurrency": users},
+                "classes": [
+                    {"name": "short", "input_tokens": {"kind": "uniform", "low": 32, "high": 256}, "output_tokens": 32},
+                    {
+                        "name": "long",
+                        "input_tokens": {"kind": "uniform", "low": 400, "high": 1200},
+                        "output_tokens": 24,
+                    },
+                ],
+            },
+        }
+    )
+    device = SimulatedDevice.of(gpu)
+    target = SimulatedTarget(EngineConfig.from_dict(with_gpu_defaults({"model": model}, device.gpu)), device, truth)
+    workload = generate_workload(scenario, target.limits, seed=scenario.seed)
+    return MeasuredRun(scenario=scenario, seed=scenario.seed, record=target.run(workload))
+
+
+@pytest.mark.parametrize(("delay_s", "prefill"), [(0.05, 1.0), (0.2, 1.0), (0.05, 1.3), (0.0, 1.0)])
+def test_gateway_is_a_constant_per_request_and_no_slower_gpu(delay_s: float, prefill: float, tmp_path: Path) -> None:
+    truth = CalibrationProfile(
+        kind="adjusted", name="t", adjustment=Adjustment(prefill_factor=prefill), request_s=0.003, delay_s=delay_s
+    )
+    runs = [served(users, num, "Qwen/Qwen3-8B", truth) for users, num in ((1, 12), (8, 24))]
+    found = calibrate_runs(runs, gpu="l40s", model=None, tensor_parallel_size=1, name="x", provenance={})
+    assert found.adjustment is not None
+    assert found.delay_s == pytest.approx(delay_s, abs=0.004)
+    assert found.adjustment.prefill_factor == pytest.approx(prefill, rel=0.06)
+    assert found.adjustment.decode_factor == pytest.approx(1.0, rel=0.06)
+    save_calibration(found, tmp_path / "x.json")
+    assert load_calibration(tmp_path / "x.json").delay_s == found.delay_s
+
+
+def test_delay_of_a_profile_is_in_the_first_token_at_every_prompt_length() -> None:
+    def first_s(delay_s: float) -> tuple[float, float]:
+        truth = CalibrationProfile(kind="adjusted", name="t", adjustment=Adjustment(), request_s=0.003, delay_s=delay_s)
+        record = served(1, 12, "Qwen/Qwen3-8B", truth).record
+        values, lengths = ttft_s(record.requests), record.requests.num_prompt_tokens
+        return float(values[lengths.argmin()]), float(values[lengths.argmax()])
+
+    with_it, without = first_s(0.05), first_s(0.0)
+    assert [a - b for a, b in zip(with_it, without, strict=True)] == pytest.approx([0.05, 0.05], abs=1e-9)
 
 
 def test_no_usable_run_is_an_error() -> None:
