@@ -10,10 +10,12 @@ UNIT_SECONDS: dict[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _EPOCH_S = (1e9, 4.1e9)
 """Seconds since 1970 of the years 2001 to 2099."""
+_ENOUGH = 20
+"""Rows in which whole numbers are no accident."""
 _USUAL = {"s": 1.5, "ms": 1.0}
-_EPOCH, _FRACTIONS = 4.0, 1.0
+_EPOCH, _FRACTIONS, _WHOLE = 4.0, 1.0, 1.0
 """How many powers of ten of the rate a sign is worth: the format's own unit, dates of this century, decimals where the
-format counts whole milliseconds."""
+format counts whole milliseconds; against seconds, whole numbers in each of enough rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,9 @@ def infer_unit(times: Sequence[float], usual: str, trust: float = 0.0) -> Inferr
         seconds = UNIT_SECONDS[unit]
         found = abs(math.log10(1.0 / (gap * seconds))) - (_USUAL[usual] + trust) * (unit == usual)
         is_epoch = all(_EPOCH_S[0] <= time * seconds <= _EPOCH_S[1] for time in times)
-        return found - _EPOCH * is_epoch - _FRACTIONS * (has_fractions and unit == "s" and usual == "ms")
+        is_odd = unit == usual == "s" and not has_fractions and len(times) >= _ENOUGH
+        signs = _EPOCH * is_epoch + _FRACTIONS * (has_fractions and unit == "s" and usual == "ms") - _WHOLE * is_odd
+        return found - signs
 
     unit = min(UNIT_SECONDS, key=distance)
     text = f"arrival times are in {unit}, inferred from the data: {1.0 / (gap * UNIT_SECONDS[unit]):,.4g} requests/s"

@@ -84,6 +84,24 @@ def test_unit_of_few_rows(times: list[float], usual: str, unit: str) -> None:
     assert infer_unit(times, usual).unit == unit
 
 
+@pytest.mark.parametrize("rate", [0.5, 3.0, 12.0])
+def test_whole_milliseconds_in_a_format_of_seconds_give_the_rate(read: Any, rate: float) -> None:
+    rows = "".join(f"{round(1000 * time)},600,5\n" for time in poisson(rate))
+
+    trace = read("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
+
+    assert rate_of(trace) == pytest.approx(rate, rel=0.15)
+
+
+@pytest.mark.parametrize("rate", [0.03, 2.0, 300.0])
+def test_seconds_in_a_format_of_seconds_stay(read: Any, rate: float) -> None:
+    rows = "".join(f"{time:.6f},600,5\n" for time in poisson(rate))
+
+    trace = read("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
+
+    assert rate_of(trace) == pytest.approx(rate, rel=0.15)
+
+
 def test_unit_is_not_decided_by_a_few_odd_rows() -> None:
     times = poisson(2.0, start=1_700_000_000.0)
 
