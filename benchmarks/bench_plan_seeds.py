@@ -3,8 +3,8 @@
     python benchmarks/bench_plan_seeds.py [--loads 200] [--json]
 
 Random small loads on simulated GPUs, planned from a scenario, then run as a fleet with another seed and judged by the
-shares that keep each limit. Loads whose plan needs one replica are drawn again. Where the plan says "n or n + 1" only the seed
-decides, and the load counts for neither share.
+shares that keep each limit. Loads whose plan needs one replica are drawn again. Where the plan says "n or n + 1" only
+the seed decides, and the load counts for neither share.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from engine.errors import ConfigError
-from engine.simulation import find_simulated_spec
+from engine.simulation import find_simulated_spec, uncounted
 from workbench.capacity.deployment import DeploymentPlan
 from workbench.capacity.kv_plan import Deployment, plan_kv
 from workbench.plan.answer import Answer, Say, plan_deployment
@@ -220,6 +220,7 @@ def _kv_budget(task: Task) -> dict[str, Any]:
 def _warnings(answer: Answer) -> Iterator[str]:
     task = answer.task
     yield from task.scenario.doubts
+    yield from uncounted(find_simulated_spec(task.scenario.model), device_of(task.target))
     if task.left_out:
         names = ", ".join(f"target.{name}" for name in task.left_out)
         yield f"equal replicas serve everybody here: {names} not in these figures. `workbench run` has them"
