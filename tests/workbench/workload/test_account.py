@@ -91,9 +91,9 @@ def test_plan_is_sized_for_every_row_that_the_window_of_the_model_holds(half_lon
 def test_plan_of_a_distill_holds_prompts_over_the_window_of_the_model_it_was_made_from(tmp_path: Path) -> None:
     path = tmp_path / "two.csv"
     path.write_text(VIDUR + "".join(f"{2 * row},{36_000 if row % 2 else 2_000},200\n" for row in range(600)))
-    asked = PlanQuestion(**{**_fields(question(path)), "model": "DeepSeek-R1-Distill-Qwen-32B", "gpu": "h200"})
+    asked = PlanQuestion(**{**_fields(question(path)), "model": "DeepSeek-R1-Distill-Qwen-32B", "gpus": ["h200"]})
 
-    task = task_of(asked)
+    task = build_task(asked)
 
     assert task.workload.summary.account.to_dict() == {"read": 600, "used": 600, "skipped": {}}
     assert task.scenario.engine["max_model_len"] == 36_864
