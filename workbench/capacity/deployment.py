@@ -6,6 +6,7 @@ deployment:
   tensor_parallel_size: 1
   quantization: null            # fp8, int8, int4
   kv_cache_dtype: null          # fp8
+  vllm_version: "0.32"          # whose memory profile gpu_memory_utilization is meant for
   engine: {max_num_seqs: 96}    # engine parameters by the workbench's names
   options: {}                   # further options of vLLM, by vLLM's names
   replicas: 3
@@ -74,6 +75,8 @@ class DeploymentPlan(_Part):
     tensor_parallel_size: int = Field(default=1, ge=1)
     quantization: Literal["fp8", "int8", "int4"] | None = None
     kv_cache_dtype: Literal["fp8"] | None = None
+    vllm_version: str | None = None
+    """Whose memory profile `gpu_memory_utilization` is meant for; None: a current one."""
     engine: dict[str, Any] = Field(default_factory=dict)
     options: dict[str, Any] = Field(default_factory=dict)
     replicas: int = Field(default=1, ge=1)

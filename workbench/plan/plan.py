@@ -88,8 +88,11 @@ def plan(question: PlanQuestion, say: Say) -> Plan:
         answer = min((each for _, each in found.answers), key=_usd_then_gpus)
         return Plan(answer=answer, values=_values(answer, found, (), day, question))
     task = task.on(hardware[0])
+    refusal = find_refusal(task)
+    if refusal is not None:
+        raise ConfigError(f"plan: {refusal.hardware.name} does not fit: {refusal.reason} Remedy: {refusal.remedy}")
     comparison = None
-    if question.with_alternatives and find_refusal(task) is None:
+    if question.with_alternatives:
         comparison = Comparison(task, list(vary_around(task)), question.prices, workers=1)
     try:
         answer = plan_deployment(task, question.prices, say)
@@ -178,6 +181,7 @@ def _deployment(answer: Answer) -> DeploymentPlan:
         tensor_parallel_size=target.tensor_parallel_size,
         quantization=target.quantization,
         kv_cache_dtype=target.kv_cache_dtype,
+        vllm_version=target.vllm_version,
         engine={name: value for name, value in params.items() if name != "num_blocks"},
     )
 

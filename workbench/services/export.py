@@ -233,20 +233,26 @@ def _utilization_for(version: str, plan: DeploymentPlan, engine: Mapping[str, An
     """The utilisation that gives the same KV cache: versions before 0.21 capture their graphs outside of it."""
     stated = float(engine["gpu_memory_utilization"])
     gpu = _find_gpu(plan.gpu)
-    if gpu is None or tuple(map(int, re.findall(r"\d+", version)[:2])) >= GRAPHS_BUDGETED_SINCE:
+    is_inside = _budgets_graphs(version)
+    if gpu is None or is_inside == (plan.vllm_version is None or _budgets_graphs(plan.vllm_version)):
         return stated
     try:
         spec = find_simulated_spec(plan.model)
     except ConfigError:
         return stated
     graphs = graph_bytes(spec, enforce_eager=bool(engine.get("enforce_eager")))
-    same = round(stated - graphs / device_memory_bytes(gpu), 4)
+    share = graphs / device_memory_bytes(gpu)
+    same = round(stated + (share if is_inside else -share), 4)
     if same != stated:
         warnings.append(
             f"gpu_memory_utilization {stated:g} is written as {same:g}, which gives the same KV cache: vLLM {version} "
-            f"captures CUDA graphs (about {graphs / 2**30:.2f} GiB) outside of it, versions from 0.21 inside"
+            f"captures CUDA graphs (about {graphs / 2**30:.2f} GiB) {'inside' if is_inside else 'outside'} of it"
         )
     return same
+
+
+def _budgets_graphs(version: str) -> bool:
+    return tuple(map(int, re.findall(r"\d+", version)[:2])) >= GRAPHS_BUDGETED_SINCE
 
 
 def serve_command(plan: DeploymentPlan) -> str:

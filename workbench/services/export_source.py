@@ -118,6 +118,7 @@ def deployment_from(
         tensor_parallel_size=target.get("tensor_parallel_size") or 1,
         quantization=target.get("quantization"),
         kv_cache_dtype=target.get("kv_cache_dtype"),
+        vllm_version=target.get("vllm_version"),
         replicas=scaling["min_replicas"] if scaling else target.get("replicas") or 1,
         max_replicas=scaling["max_replicas"] if scaling else None,
         scale_at_waiting=max(1, round(scaling["waiting_per_replica"])) if scaling else 5,

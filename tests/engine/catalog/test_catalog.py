@@ -8,8 +8,8 @@ from engine.errors import ConfigError
 from engine.kv_geometry import KvGeometry
 
 
-def test_catalog_holds_21_gpus_and_52_models_with_unique_names() -> None:
-    assert len({gpu.id for gpu in list_gpus()}) == len(list_gpus()) == 21
+def test_catalog_holds_23_gpus_and_52_models_with_unique_names() -> None:
+    assert len({gpu.id for gpu in list_gpus()}) == len(list_gpus()) == 23
     assert len({spec.name for spec in list_models()}) == len(list_models()) == 52
 
 

@@ -85,7 +85,7 @@ def test_name_without_a_quantised_ending_states_no_weights(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["NVIDIA RTX 6000 Ada Generation", "RTX 6000", "A10", "L40", "RTX 4090 D", "RTX 4090 Laptop GPU", "RTX 3090 Ti",
+    ["RTX 5000 Ada Generation", "RTX 6000", "A10", "L20", "RTX 4090 D", "RTX 4090 Laptop GPU", "RTX 3090 Ti",
      "RTX 4090 48GB", "H200 NVL", "GH200", "H20", "MI325X", "RTX PRO 6000 Blackwell Max-Q Workstation Edition", "GPU"],
 )  # fmt: skip
 def test_word_that_tells_cards_apart_is_never_dropped(name: str) -> None:
@@ -95,11 +95,17 @@ def test_word_that_tells_cards_apart_is_never_dropped(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "suggested"),
-    [("A10", "a10g-24g"), ("L40", "l40s-48g"), ("NVIDIA RTX 6000 Ada Generation", "rtx-pro-6000-96g")],
+    [("A10", "a10g-24g"), ("RTX 6000", "rtx-pro-6000-96g")],
 )
 def test_unknown_card_suggests_the_nearest(name: str, suggested: str) -> None:
     with pytest.raises(ConfigError, match=f"did you mean '{suggested}'"):
         find_gpu(name)
+
+
+def test_rtx_6000_ada_is_its_own_card() -> None:
+    ada, pro = find_gpu("NVIDIA RTX 6000 Ada Generation"), find_gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition")
+    assert (ada.id, ada.memory_bytes, ada.bandwidth) == ("rtx-6000-ada-48g", 48 * 1024**3, 960e9)
+    assert (pro.id, pro.memory_bytes) == ("rtx-pro-6000-96g", 96 * 1024**3)
 
 
 @pytest.mark.parametrize(
