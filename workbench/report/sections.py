@@ -110,7 +110,8 @@ def _comparison(study: StudyFacts) -> Iterator[Block]:
         )
         yield Paragraph(text=f"No trial keeps every SLO limit in a valid run, so there is no best. {shown_beside}")
     elif len(study.compared) == 1:
-        yield Paragraph(text="There is no other trial to compare with.")
+        text = "The default is what to deploy." if len(study.trials) > 1 else "There is no other trial to compare with."
+        yield Paragraph(text=text)
     yield parameter_table(study)
     yield from _confirmation(study)
     figures = metric_table(study)

@@ -10,7 +10,7 @@ import streamlit as st
 
 from workbench.metrics.summary import LATENCY_METRICS
 from workbench.report.comparison import class_table, limit_table, metric_table, parameter_table, repeat_table
-from workbench.report.document import to_markdown
+from workbench.report.document import Code, to_markdown
 from workbench.report.facts import StudyFacts
 from workbench.report.quantities import label, signed_share, unit, value_of
 from workbench.report.search_sections import front_blocks, pair_in_words, prediction_blocks, rate_blocks
@@ -57,7 +57,11 @@ def _study(directory: Path, is_open: bool) -> None:
         return
     _conclusion(study, directory, is_open)
     if not is_open:
-        st.markdown(plain(to_markdown(list(winner_blocks(study)))))
+        for block in winner_blocks(study):
+            if isinstance(block, Code):
+                st.code(block.text, language="bash", wrap_lines=True)
+            else:
+                st.markdown(plain(to_markdown([block])))
     _tiles(study)
     _charts(study)
     _trials(study)
