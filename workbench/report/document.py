@@ -173,7 +173,8 @@ table.dense td.left{white-space:nowrap}
 figure{margin:16px 0 26px}
 img{display:block;width:100%;height:auto}
 figcaption{color:var(--dim);font-size:14px;margin-top:6px;max-width:860px}
-pre{background:var(--soft);border:1px solid var(--line);border-radius:4px;padding:12px 14px;white-space:pre-wrap;overflow-wrap:anywhere;
+pre{background:var(--soft);border:1px solid var(--line);border-radius:4px;padding:12px 14px;
+white-space:pre-wrap;overflow-wrap:anywhere;
 font:13.5px/1.5 ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace}
 @media(max-width:700px){main{padding:18px 14px 40px}h1{font-size:24px}.lead{font-size:17px}th,td{padding:4px 8px}}
 @media print{main{max-width:none}h2{break-after:avoid}figure,tr{break-inside:avoid}}
