@@ -67,4 +67,4 @@ def _replicas(answer: Answer, sizer: FleetSizer, rate: float) -> int:
     if rate <= 0:
         return 0
     own = answer.task.rate_per_s or rate
-    return sizer.minimum(rate / own, guess_of(rate, answer.instance.rate_per_s.value))
+    return sizer.first_minimum(rate / own, guess_of(rate, answer.instance.rate_per_s.value))

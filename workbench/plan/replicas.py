@@ -86,34 +86,56 @@ class Replicas:
     at_minimum: FleetRun
 
 
+_Draw = tuple[str | None, RunSummary | None, float]
+"""(why it does not hold, figures, requests per second)."""
+
+
 @dataclass(slots=True)
 class FleetSizer:
     """Simulates fleets; each number of replicas and load once."""
 
     task: Task
-    runs: dict[tuple[int, float], FleetRun] = field(default_factory=dict)
+    _draws: dict[tuple[int, float], list[_Draw]] = field(default_factory=dict)
     _loads: dict[tuple[float, int], Workload] = field(default_factory=dict)
 
+    def first_minimum(self, scale: float, guess: int) -> int:
+        """Find the smallest number that holds the first draw of a load while one fewer does not.
+
+        Raises `ConfigError` where none does.
+        """
+        return smallest(lambda replicas: self.run(replicas, scale, 1).holds, guess)
+
     def minimum(self, scale: float, guess: int) -> int:
-        """Find the smallest number that holds a load while one fewer does not. Raises `ConfigError` where none does."""
-        return smallest(lambda replicas: self.run(replicas, scale).holds, guess)
+        """Find the smallest number that holds most draws of a load while one fewer does not.
 
-    def run(self, replicas: int, scale: float) -> FleetRun:
-        """Simulate a fleet in as many draws as it takes to tell whether it holds."""
-        key = (replicas, scale)
-        if key not in self.runs:
-            self.runs[key] = self._simulate(replicas, scale)
-        return self.runs[key]
+        Raises `ConfigError` where none does.
+        """
+        found = self.first_minimum(scale, guess)
+        while not self.run(found, scale).holds:
+            found += 1
+        while found > 1 and self.run(found - 1, scale).holds:
+            found -= 1
+        return found
 
-    def _simulate(self, replicas: int, scale: float) -> FleetRun:
-        most = self.task.num_draws
+    @property
+    def runs(self) -> tuple[FleetRun, ...]:
+        """What was simulated, by replicas and load."""
+        return tuple(self._result(*key) for key in sorted(self._draws))
+
+    def run(self, replicas: int, scale: float, most: int | None = None) -> FleetRun:
+        """Simulate a fleet in as many draws of the load as it takes to tell whether it holds, or in `most`."""
+        found = self._draws.setdefault((replicas, scale), [])
+        most = most or self.task.num_draws
         allowed = most - math.ceil(_ENOUGH_DRAWS * most)
-        found: list[tuple[str | None, RunSummary | None, float]] = []
-        for number in range(most):
-            found.append(self._draw(replicas, scale, number))
+        while len(found) < most:
             failed = sum(reason is not None for reason, _, _ in found)
             if failed > allowed and failed == len(found):
                 break  # it fails whatever the seed
+            found.append(self._draw(replicas, scale, len(found)))
+        return self._result(replicas, scale)
+
+    def _result(self, replicas: int, scale: float) -> FleetRun:
+        found = self._draws[replicas, scale]
         reasons = [reason for reason, _, _ in found if reason is not None]
         first = found[0][1]
         return FleetRun(
@@ -128,8 +150,7 @@ class FleetSizer:
             span_s=len(self._load(scale, 0)) / max(found[0][2], 1e-9),
         )
 
-    def _draw(self, replicas: int, scale: float, number: int) -> tuple[str | None, RunSummary | None, float]:
-        """(why it does not hold, figures, requests per second)."""
+    def _draw(self, replicas: int, scale: float, number: int) -> _Draw:
         workload, policy = self._load(scale, number), self.task.policy
         target = build_target(fleet_of(self.task, replicas).scenario, {})
         rule = HopelessRun.of(policy, workload.class_names, workload.class_index)
@@ -160,7 +181,7 @@ def size_fleet(task: Task, instance: Instance) -> Replicas:
     at_minimum = sizer.run(minimum, 1.0)
     floor = _floor(at_minimum, instance, task)
     roomy_scale = 1.0 / (1.0 - HEADROOM)
-    roomy = sizer.minimum(roomy_scale, max(minimum, _guess(task, instance, roomy_scale)))
+    roomy = sizer.first_minimum(roomy_scale, max(minimum, _guess(task, instance, roomy_scale)))
     between = _between(sizer, minimum)
     if floor is not None and floor > minimum:
         minimum, between = floor, None
@@ -171,7 +192,7 @@ def size_fleet(task: Task, instance: Instance) -> Replicas:
         between=between,
         floor=floor,
         explanation=_explain(minimum, at_minimum, floor, value),
-        runs=tuple(run for _, run in sorted(sizer.runs.items())),
+        runs=sizer.runs,
         at_minimum=at_minimum,
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from workbench.workload.traces.units import UNIT_SECONDS, infer_unit
 _COLUMNS = ("arrived_at", "input_toks", "output_toks", "first_token_ts", "last_token_ts")
 _MOST_TOKENS = 10_000_000
 _PERCENTS = (50, 90, 95, 99)
+_CACHES = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)
+"""Sizes of the KV cache, against the predicted one, that the fit tries beside that."""
 _SHRINKAGE = 0.02
 """Weight of staying with the catalogue, against the error of the calibration rows: a factor e costs as much as this."""
 
@@ -54,15 +57,15 @@ def evaluate_trace(path: Path, meta: Path, calibrate_fraction: float = 0.0) -> d
     trace, facts = read_trace(path), _read_meta(meta)
     simulate = _simulator(trace, facts, path)
     count = int(len(trace.arrived_s) * calibrate_fraction)
-    adjustment = _calibrate(trace, simulate, count) if count else Adjustment()
-    first, last = simulate(adjustment, len(trace.arrived_s))
+    adjustment, cache = _calibrate(trace, simulate, count) if count else (Adjustment(), 1.0)
+    first, last = simulate(adjustment, cache, len(trace.arrived_s))
     held_out = slice(count, None)
     return {
         "rows": len(trace.arrived_s),
         "requests": trace.requests.to_dict(),
         "problems": list(trace.problems),
         "calibrated_on": count,
-        "adjustment": asdict(adjustment),
+        "adjustment": {**asdict(adjustment), "kv_cache_factor": cache},
         "metrics": {
             name: _compare(predicted[held_out], measured[held_out])
             for name, predicted, measured in (
@@ -143,8 +146,9 @@ def _fault(row: Sequence[float]) -> str | None:
     return "the last token came before the first" if last_s < first_s else None
 
 
-Simulate = Callable[[Adjustment, int], tuple[FloatArray, FloatArray]]
-"""(adjustment, number of leading requests that matter) -> (time of the first token, time of the last token)."""
+Simulate = Callable[[Adjustment, float, int], tuple[FloatArray, FloatArray]]
+"""(adjustment, size of the KV cache against the predicted one, number of leading requests that matter) -> (time of the
+first token, time of the last token)."""
 
 
 def _simulator(trace: Trace, facts: Mapping[str, Any], path: Path) -> Simulate:
@@ -153,18 +157,31 @@ def _simulator(trace: Trace, facts: Mapping[str, Any], path: Path) -> Simulate:
     ranks = options.get("tensor_parallel_size") or 1
     if not isinstance(ranks, int):
         raise ScenarioError(f"{path}: the meta file's tensor_parallel_size must be a whole number (got {ranks!r})")
-    device = SimulatedDevice.of(str(gpu), tensor_parallel_size=ranks)
+    is_fp8 = str(options.get("kv_cache_dtype")).startswith("fp8")
+    device = SimulatedDevice.of(
+        str(gpu),
+        tensor_parallel_size=ranks,
+        quantization=options.get("quantization"),
+        kv_cache_dtype="fp8" if is_fp8 else None,
+    )
+    version = tuple(map(int, re.findall(r"\d+", str(facts.get("vllm_version") or ""))[:2]))
+    device = replace(device, budgets_graphs=not version or version >= (0, 21))
     known = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "gpu_memory_utilization")
     values = {name: options[name] for name in known if options.get(name) is not None}
+    if version and version < (0, 20):
+        values.setdefault("gpu_memory_utilization", 0.9)
+    values["num_blocks"] = _num_blocks(facts.get("kv_cache"))
     values["model"] = options.get("model") or facts.get("model")
     if values["model"] is None:
         raise ScenarioError(f"{path}: the meta file names no model (engine_kwargs.model)")
     values["enable_prefix_caching"] = False  # the trace does not say which prompts were alike
     config = EngineConfig.from_dict(with_gpu_defaults(values, device.gpu))
-    cost = build_simulation(config, device).cost
+    predicted = build_simulation(config, device)
+    cost, num_blocks = predicted.cost, predicted.resolved.num_blocks
 
-    def simulate(adjustment: Adjustment, num_needed: int) -> tuple[FloatArray, FloatArray]:
-        simulation = build_simulation(config, device, adjustment=adjustment, cost=cost)
+    def simulate(adjustment: Adjustment, cache: float, num_needed: int) -> tuple[FloatArray, FloatArray]:
+        resized = config.replaced(num_blocks=round(cache * num_blocks)) if cache != 1.0 else config
+        simulation = build_simulation(resized, device, adjustment=adjustment, cost=cost)
         core, clock = simulation.core, simulation.clock
         count = len(trace.arrived_s)
         first, last = np.full(count, np.nan), np.full(count, np.nan)
@@ -191,8 +208,17 @@ def _simulator(trace: Trace, facts: Mapping[str, Any], path: Path) -> Simulate:
     return simulate
 
 
-def _calibrate(trace: Trace, simulate: Simulate, count: int) -> Adjustment:
-    """Fit the first `count` requests' first and last token times, shrunk towards the catalogue."""
+def _num_blocks(stated: Any) -> int | None:
+    """The size of the KV cache as the server printed it, where the meta file has it."""
+    value = stated.get("num_gpu_blocks") if isinstance(stated, Mapping) else None
+    return value if isinstance(value, int) and value > 1 else None
+
+
+def _calibrate(trace: Trace, simulate: Simulate, count: int) -> tuple[Adjustment, float]:
+    """Fit the first `count` requests' first and last token times, shrunk towards the catalogue.
+
+    The size of the KV cache is fitted too: in a trace that fills it, it says how many requests share a step.
+    """
     from scipy.optimize import least_squares
 
     rows = slice(0, count)
@@ -200,13 +226,13 @@ def _calibrate(trace: Trace, simulate: Simulate, count: int) -> Adjustment:
     measured_tpot = _tpot(trace, trace.first_s, trace.last_s)[rows]
 
     def adjustment(x: FloatArray) -> Adjustment:
-        prefill, decode, step = (float(value) - 1.0 for value in x)
+        prefill, decode, step = (float(value) - 1.0 for value in x[:3])
         return Adjustment(
             prefill_factor=float(np.exp(prefill)), decode_factor=float(np.exp(decode)), step_s=step * 1e-3
         )
 
     def residuals(x: FloatArray) -> FloatArray:
-        first, last = simulate(adjustment(x), count)
+        first, last = simulate(adjustment(x), float(x[3]), count)
         ttft = np.log((first[rows] - trace.arrived_s[rows]) / measured_ttft)
         tpot = np.log(_tpot(trace, first, last)[rows] / measured_tpot)
         # Every request's pace counts four times its TTFT, which hangs on where in a step it arrived.
@@ -215,16 +241,30 @@ def _calibrate(trace: Trace, simulate: Simulate, count: int) -> Adjustment:
 
     # Overhead can only be added. Steps are discrete: tiny differences would not move any token across one. `diff_step`
     # is relative, so all are counted from 1.
-    found = least_squares(
-        residuals,
-        np.array([1.0, 1.0, 1.05]),
-        bounds=([0.3, 0.3, 1.0], [1.7, 1.7, 6.0]),
-        diff_step=[0.02] * 3,
-        x_scale=[0.1, 0.1, 0.3],
-        loss="soft_l1",
-        max_nfev=20,
-    )
-    return adjustment(found.x)
+    def fit(start: FloatArray, reach: float, max_nfev: int) -> Any:
+        """`reach`: how far the size of the cache may move from where it starts."""
+        return least_squares(
+            residuals,
+            start,
+            bounds=([0.3, 0.3, 1.0, start[3] - reach], [1.7, 1.7, 6.0, start[3] + reach]),
+            diff_step=[0.02, 0.02, 0.02, 0.01],
+            x_scale=[0.1, 0.1, 0.3, 0.1],
+            loss="soft_l1",
+            max_nfev=max_nfev,
+        )
+
+    # Who waits for blocks changes in jumps, between which a fit gets stuck: sizes are tried on a grid, where the size
+    # matters at all, and the two best are looked at closely.
+    plain = simulate(Adjustment(), 1.0, count)[1][rows]
+    sizes = [size for size in _CACHES if (simulate(Adjustment(), size, count)[1][rows] != plain).any()]
+    rough = [fit(np.array([1.0, 1.0, 1.05, size]), 0.02, 8) for size in (1.0, *sizes)]
+    close = [fit(each.x, 0.08, 20) for each in sorted(rough, key=_cost)[:2]]
+    found = min([*rough, *close], key=_cost)
+    return adjustment(found.x), float(found.x[3])
+
+
+def _cost(fit: Any) -> float:
+    return float(fit.cost)
 
 
 def _tpot(trace: Trace, first: FloatArray, last: FloatArray) -> FloatArray:

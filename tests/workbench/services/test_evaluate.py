@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from workbench.scenario import ScenarioError
@@ -273,7 +274,7 @@ def test_trace_prediction_compares_percentiles_and_calibration_keeps_its_rows_ou
 
     path = write(tmp_path / "a100_x.csv", rows)
     simulate = module._simulator(module.read_trace(path), json.loads(meta.read_text()), path)
-    first, last = simulate(Adjustment(prefill_factor=1.2, decode_factor=1.2), 30)
+    first, last = simulate(Adjustment(prefill_factor=1.2, decode_factor=1.2), 1.0, 30)
     for row, a, b in zip(rows, first.tolist(), last.tolist(), strict=True):
         row["first_token_ts"], row["last_token_ts"] = a, b
     write(path, rows)
@@ -292,6 +293,37 @@ def test_trace_counts_the_rows_that_no_server_can_have_answered(tmp_path: Path) 
     assert list(trace.requests.skipped.values()) == [1, 1, 1]
     assert trace.problems[0].startswith("1 dropped: the first token came before its request arrived")
     assert trace.problems[0].endswith("(line 4)")
+
+
+@pytest.mark.parametrize("cache", [0.75, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_trace_that_fills_the_cache_is_calibrated_with_its_size(cache: float, tmp_path: Path) -> None:
+    """A server whose cache is smaller than predicted runs fewer requests a step: no factor on steps can say that."""
+    meta = tmp_path / "m.json"
+    options = {"model": "meta-llama/Llama-3.1-8B", "max_num_seqs": 128, "max_model_len": 8192}
+    meta.write_text(json.dumps({"engine_kwargs": options, "hardware": "rtx-4090", "vllm_version": "0.19.0"}))
+    rng = np.random.default_rng(1)
+    rows = [{"arrived_at": i * 0.1, "input_toks": int(rng.integers(300, 2000)), "last_token_ts": 2.0,
+             "output_toks": int(rng.integers(100, 500)), "first_token_ts": 1.0} for i in range(160)]  # fmt: skip
+    from engine.executor.cost_model.calibrated import Adjustment
+    from workbench.services import evaluate_trace as module
+
+    path = write(tmp_path / "x.csv", rows)
+    simulate = module._simulator(module.read_trace(path), json.loads(meta.read_text()), path)
+    first, last = simulate(Adjustment(prefill_factor=1.1, decode_factor=1.1), cache, len(rows))
+    for row, a, b in zip(rows, first.tolist(), last.tolist(), strict=True):
+        row["first_token_ts"], row["last_token_ts"] = a, b
+    write(path, rows)
+    found = evaluate_trace(path, meta, 0.2)
+    assert found["adjustment"]["kv_cache_factor"] == pytest.approx(cache, abs=0.04)
+    assert max(abs(each["error"]) for each in found["metrics"]["tpot_s"].values()) < 0.05
+    assert max(abs(each["error"]) for each in found["metrics"]["e2el_s"].values()) < 0.03
+
+
+def test_size_of_the_cache_that_the_server_printed_is_taken(tmp_path: Path) -> None:
+    from workbench.services import evaluate_trace as module
+
+    assert module._num_blocks({"num_gpu_blocks": 2048}) == 2048
+    assert module._num_blocks(None) is None
 
 
 def test_trace_that_is_none_is_refused_by_name(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+_COMPUTED = ("full_length_concurrency", "headroom_share")
+"""Follow from the sizes alone."""
 _NAMES = {
     "ttft_s.p95": "TTFT p95 (s)",
     "short_ttft_s.p95": "TTFT p95 of short prompts (s)",
@@ -63,7 +65,8 @@ class Change:
 
     def __str__(self) -> str:
         tail = f" ({self.note})" if self.note else ""
-        tried = "not tried" if self.effect is None else f"replayed: {self.effect}"
+        how = "computed" if self.effect is not None and self.effect.metric in _COMPUTED else "replayed"
+        tried = "not tried" if self.effect is None else f"{how}: {self.effect}"
         return f"{self.parameter} = {self.value}{tail}; {tried}"
 
     def to_dict(self) -> dict[str, Any]:
