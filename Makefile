@@ -3,6 +3,7 @@
 # (again whenever its sources change; without a C compiler it runs as Python).
 
 PYTHON ?= python3
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -53,10 +54,10 @@ format: setup
 	$(BIN)/ruff format .
 
 test: check
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m "not slow and not gpu"
 
 test-all: check
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m "not gpu"
 
 # On a machine with its own CUDA torch and triton: needs nothing else than `engine`.
 gpu:

@@ -208,7 +208,9 @@ def _workspace_bytes(
         return gathered + (repeated + scores) * max(element, _FLOAT32) + 2 * chunk * max_model_len
     # Per chunk: its result, and the mask that torch makes of ours; ours are kept for all chunks of the step.
     result = chunk * spec.num_heads * spec.head_dim * element
-    return gathered + result + chunk * max_model_len * element + tokens * max_model_len
+    # CPUs with AMX attend in bfloat16 over copies of keys and values in the order that their matrix units read.
+    packed = 2 * max_model_len * spec.num_heads * spec.head_dim * element if element == 2 else 0
+    return gathered + result + packed + chunk * max_model_len * element + tokens * max_model_len
 
 
 def plan_memory(

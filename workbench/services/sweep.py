@@ -15,6 +15,7 @@ from workbench.search.confirmation import Confirmation
 from workbench.search.loop import Ending, run_trials
 from workbench.search.outcome import TrialState
 from workbench.search.selection import Gain, gain_over
+from workbench.search.space import distributions_of, in_space
 from workbench.search.trials import SweepStopped, TrialRecord
 from workbench.services.confirm import confirm_finalists, scenario_to_confirm
 from workbench.services.foresight import first_candidates
@@ -173,7 +174,8 @@ class _Sweep:
             return None
         tried = [dict(record.params) for record in records]
         points = [{**best.params, name: value} for name, value in default.params.items() if name not in DEVICE_FIELDS]
-        return next((point for point in points if point not in tried), None)
+        distributions = distributions_of(self._search.space)  # a default beyond the bounds is not among its points
+        return next((each for each in points if each not in tried and in_space(each, distributions) == each), None)
 
     def _on_trial_added(self, record: TrialRecord) -> None:
         self._fetch_runs()

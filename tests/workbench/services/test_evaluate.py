@@ -302,8 +302,8 @@ def test_trace_that_fills_the_cache_is_calibrated_with_its_size(cache: float, tm
     options = {"model": "meta-llama/Llama-3.1-8B", "max_num_seqs": 128, "max_model_len": 8192}
     meta.write_text(json.dumps({"engine_kwargs": options, "hardware": "rtx-4090", "vllm_version": "0.19.0"}))
     rng = np.random.default_rng(1)
-    rows = [{"arrived_at": i * 0.1, "input_toks": int(rng.integers(300, 2000)), "last_token_ts": 2.0,
-             "output_toks": int(rng.integers(100, 500)), "first_token_ts": 1.0} for i in range(160)]  # fmt: skip
+    rows = [{"arrived_at": i * 0.1, "input_toks": int(rng.integers(300, 2000)), "last_token_ts": i + 2.0,
+             "output_toks": int(rng.integers(100, 500)), "first_token_ts": i + 1.0} for i in range(160)]  # fmt: skip
     from engine.executor.cost_model.calibrated import Adjustment
     from workbench.services import evaluate_trace as module
 
