@@ -104,3 +104,9 @@ def test_judge_refusals_by_design_are_a_result_unless_a_latency_decides(verdict_
     assert codes(verdict_of(rows, facts={"fleet": {"num_by_design": 2}})) == ["failures"]
     lowest = verdict_of(rows, facts={"fleet": {"num_by_design": 3}}, prefers_low_latency=True)
     assert codes(lowest) == ["failures"]
+
+
+def test_judge_run_in_which_most_requests_failed_is_invalid(verdict_of: Any) -> None:
+    rows = [row(index / 10, outcome=Outcome.FAILED) for index in range(99)] + [row(9.9, 10.4, 10.5)]
+    verdict = verdict_of(rows)
+    assert (verdict.status, codes(verdict)) == (Status.INVALID, ["failures"])

@@ -161,3 +161,20 @@ def test_simulated_target_takes_the_weights_that_its_model_states(model: str, ta
 
     assert scenario.target.quantization == weights  # type: ignore[union-attr]
     assert Scenario.model_validate(scenario_to_dict(scenario)) == scenario
+
+
+@pytest.mark.parametrize(("name", "value"), [("ttft_p95", 2000), ("ttft", "60"), ("tpot_p90", 50), ("itl_p99", 1)])
+def test_slo_without_a_unit_that_can_only_be_milliseconds_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValidationError, match=rf"has no unit \(got {value}\). Write {value}ms"):
+        Slo.model_validate({name: value})
+
+
+def test_slo_of_a_long_limit_is_questioned_and_can_be_written_and_read_again() -> None:
+    slo = Slo.model_validate({"ttft_p95": "90s", "tpot_p95": "2s", "e2el_p99": "5min"})
+    assert [text.partition(":")[0] for text in slo.doubts] == ["slo.ttft_p95 is 90 s", "slo.tpot_p95 is 2 s"]
+    assert Slo.model_validate(slo.model_dump(mode="json")) == slo
+
+
+def test_slo_with_statistic_and_metric_swapped_suggests_the_name() -> None:
+    with pytest.raises(ValidationError, match="Did you mean 'ttft_p95'"):
+        Slo.model_validate({"p95_ttft": "2s"})
