@@ -49,6 +49,9 @@ def sweep_command(
 ) -> None:
     objective = loaded.search.objective if loaded.search is not None else ""
     progress = TrialProgress()
+    confirm = None if loaded.search is None else loaded.search.confirm.target
+    is_simulated = (confirm or loaded.target).kind == "simulated"
+    again = "simulating default and winner again" if is_simulated else "confirming default and finalists"
 
     def on_start(directory: Path, done: int, total: int) -> None:
         have = f", {done} already there" if done else ""
@@ -61,7 +64,7 @@ def sweep_command(
         err.print(f"waiting for {num_open} trials that others work on", markup=False)
 
     def on_confirm(done: int, total: int) -> None:
-        err.print(f"confirming default and finalists: run {done} of {total}")
+        err.print(f"{again}: run {done} of {total}")
 
     def on_trial(record: TrialRecord) -> None:
         render_trial(record, objective)

@@ -175,25 +175,50 @@ class FleetSizer:
 
 def size_fleet(task: Task, instance: Instance) -> Replicas:
     """Find how many replicas carry the load, alone and with headroom. Raises `ConfigError` where no number does."""
-    sizer = FleetSizer(task)
-    value = instance.rate_per_s.value
+    sizer, roomy_scale = FleetSizer(task), 1.0 / (1.0 - HEADROOM)
+    if _is_short(task, instance):
+        return _divided(sizer, task, instance, roomy_scale)
     minimum = sizer.minimum(1.0, _guess(task, instance, 1.0))
     at_minimum = sizer.run(minimum, 1.0)
-    floor = _floor(at_minimum, instance, task)
-    roomy_scale = 1.0 / (1.0 - HEADROOM)
     roomy = sizer.first_minimum(roomy_scale, max(minimum, _guess(task, instance, roomy_scale)))
     between = _between(sizer, minimum)
-    if floor is not None and floor > minimum:
-        minimum, between = floor, None
-        roomy = max(roomy, guess_of(at_minimum.rate_per_s * roomy_scale, value))
     return Replicas(
         minimum=minimum,
         with_headroom=max(roomy, minimum),
         between=between,
-        floor=floor,
-        explanation=_explain(minimum, at_minimum, floor, value),
+        floor=None,
+        explanation=_explain(minimum, at_minimum, instance.rate_per_s.value),
         runs=sizer.runs,
         at_minimum=at_minimum,
+    )
+
+
+def _is_short(task: Task, instance: Instance) -> bool:
+    """The load ends before a queue could show, so that a fleet's simulation says nothing of a steady state."""
+    if task.rate_per_s is None:
+        return False
+    stay_s = instance.concurrency.value / instance.rate_per_s.value
+    return len(task.workload) / task.rate_per_s < max(_SHORT_S, _SHORT_STAYS * stay_s)
+
+
+def _divided(sizer: FleetSizer, task: Task, instance: Instance, roomy_scale: float) -> Replicas:
+    """By division, simulated once, and more where even the short load does not hold."""
+    floor = _guess(task, instance, 1.0)
+    minimum = floor
+    while not (run := sizer.run(minimum, 1.0)).holds:
+        if minimum >= _MOST_REPLICAS:
+            raise _never_holds(minimum)
+        minimum += max(1, minimum // 10)
+    between = (minimum, minimum + 1) if run.is_contested else None
+    return Replicas(
+        minimum=minimum,
+        with_headroom=max(minimum, _guess(task, instance, roomy_scale)),
+        between=between,
+        floor=floor,
+        explanation=f"the load lasts {run.span_s:.1f} s at this rate, too short for a fleet to reach a steady state: "
+        f"no fewer than {_quotient(run, instance.rate_per_s.value)}, rounded up. Give a longer trace, or loop it",
+        runs=sizer.runs,
+        at_minimum=run,
     )
 
 
@@ -201,16 +226,6 @@ def _guess(task: Task, instance: Instance, scale: float) -> int:
     if task.rate_per_s is not None:
         return guess_of(task.rate_per_s * scale, instance.rate_per_s.value)
     return guess_of(float(task.concurrency or 1) * scale, max(instance.concurrency.value, 1e-9))
-
-
-def _floor(run: FleetRun, instance: Instance, task: Task) -> int | None:
-    """Replicas by division, for a load that ends before a queue could show."""
-    if task.rate_per_s is None:
-        return None
-    stay_s = instance.concurrency.value / instance.rate_per_s.value
-    if run.span_s >= max(_SHORT_S, _SHORT_STAYS * stay_s):
-        return None
-    return guess_of(task.rate_per_s, instance.rate_per_s.value)
 
 
 def _between(sizer: FleetSizer, minimum: int) -> tuple[int, int] | None:
@@ -222,14 +237,8 @@ def _between(sizer: FleetSizer, minimum: int) -> tuple[int, int] | None:
     return None
 
 
-def _explain(minimum: int, run: FleetRun, floor: int | None, instance_rate: float) -> str:
-    divided = guess_of(run.rate_per_s, instance_rate)
-    plain = f"{run.rate_per_s:.4g}/s / {instance_rate:.4g}/s of one instance = {run.rate_per_s / instance_rate:.2f}"
-    if floor is not None:
-        return (
-            f"the load lasts {run.span_s:.1f} s at this rate, too short for a fleet to reach a steady state: no fewer "
-            f"than {plain}, rounded up. Give a longer trace, or loop it"
-        )
+def _explain(minimum: int, run: FleetRun, instance_rate: float) -> str:
+    divided, plain = guess_of(run.rate_per_s, instance_rate), _quotient(run, instance_rate)
     if minimum < divided:
         return (
             f"{plain}, yet {minimum} hold: a fleet pools its load, so a burst that overloads one instance spreads over "
@@ -241,6 +250,10 @@ def _explain(minimum: int, run: FleetRun, floor: int | None, instance_rate: floa
             "replica, and each replica has a prefix cache of its own"
         )
     return f"{plain}, rounded up"
+
+
+def _quotient(run: FleetRun, instance_rate: float) -> str:
+    return f"{run.rate_per_s:.4g}/s / {instance_rate:.4g}/s of one instance = {run.rate_per_s / instance_rate:.2f}"
 
 
 def fleet_of(task: Task, replicas: int) -> Task:
@@ -256,10 +269,7 @@ def smallest(holds: Callable[[int], bool], guess: int) -> int:
     low, high, step = 0, max(1, guess), 1
     while not holds(high):
         if high >= _MOST_REPLICAS:
-            raise ConfigError(
-                f"plan: {high} replicas do not hold the limits either: a single request may miss them. Relax the "
-                "SLO or choose a faster GPU"
-            )
+            raise _never_holds(high)
         low, high, step = high, min(high + step, _MOST_REPLICAS), step * 2
     step = 1
     while low == 0 and high > 1:
@@ -272,6 +282,13 @@ def smallest(holds: Callable[[int], bool], guess: int) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
+
+
+def _never_holds(replicas: int) -> ConfigError:
+    return ConfigError(
+        f"plan: {replicas} replicas do not hold the limits either: a single request may miss them. Relax the SLO or "
+        "choose a faster GPU"
+    )
 
 
 def guess_of(rate_per_s: float, instance_rate_per_s: float) -> int:
