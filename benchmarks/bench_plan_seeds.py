@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -38,8 +39,10 @@ def main() -> None:
     with ProcessPoolExecutor(max_workers=2) as pool:
         seed = args.first_seed
         while len(rows) < args.loads:
-            batch = range(seed, seed + 8)
-            rows += [row for row in pool.map(check, batch) if row is not None]
+            for row in pool.map(check, range(seed, seed + 8)):
+                if row is not None:
+                    print(json.dumps(row), file=sys.stderr, flush=True)
+                    rows.append(row)
             seed += 8
     rows = rows[: args.loads]
     clear = [row for row in rows if row["between"] is None]

@@ -176,6 +176,12 @@ class FleetSizer:
 def size_fleet(task: Task, instance: Instance) -> Replicas:
     """Find how many replicas carry the load, alone and with headroom. Raises `ConfigError` where no number does."""
     sizer, roomy_scale = FleetSizer(task), 1.0 / (1.0 - HEADROOM)
+    if _guess(task, instance, roomy_scale) > _MOST_REPLICAS:
+        raise ConfigError(
+            f"plan: one instance carries {instance.rate_per_s.value:.3g}/s within the limits, so the load takes about "
+            f"{_guess(task, instance, 1.0):,} replicas, more than {_MOST_REPLICAS}: the limits are close to what a "
+            "request alone takes. Relax the SLO or choose a faster GPU"
+        )
     if _is_short(task, instance):
         return _divided(sizer, task, instance, roomy_scale)
     minimum = sizer.minimum(1.0, _guess(task, instance, 1.0))

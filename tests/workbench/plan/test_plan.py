@@ -16,7 +16,7 @@ from workbench.plan.day import parse_day, plan_day
 from workbench.plan.fleets import vary_fleet
 from workbench.plan.plan import Plan, plan
 from workbench.plan.question import PlanQuestion
-from workbench.plan.replicas import smallest
+from workbench.plan.replicas import size_fleet, smallest
 from workbench.plan.task import build_task
 from workbench.scenario import ScenarioError, load_scenario
 from workbench.search.outcome import TrialState
@@ -355,3 +355,12 @@ def test_plan_echoes_each_limit_with_value_and_shares(found: Plan) -> None:
     assert (tpot["name"], tpot["limit_s"]) == ("tpot_p95", 0.05)
     assert ttft["value_s"] <= 1.0
     assert ttft["share_reached"] >= 0.95
+
+
+def test_load_that_would_take_thousands_of_replicas_is_refused(found: Plan) -> None:
+    instance = found.answer.instance
+    slow = replace(instance, rate_per_s=replace(instance.rate_per_s, value=0.01))
+    with pytest.raises(
+        ConfigError, match=r"one instance carries 0\.01/s within the limits, so the load takes about 2,400"
+    ):
+        size_fleet(found.answer.task, slow)
