@@ -132,7 +132,7 @@ def fingerprint_of(scenario: Scenario) -> str:
         for statistics_ in (metrics.ttft_s, metrics.tpot_s, metrics.e2el_s)
         for value in (statistics_.mean or 0.0, statistics_.p50 or 0.0, statistics_.p95 or 0.0)
     ]
-    whole = scenario.model_dump(mode="json", exclude_defaults=True)
+    whole = scenario.model_dump(exclude_defaults=True)
     whole["search"] = {key: value for key, value in whole["search"].items() if key in ("objective", "space")}
     text = json.dumps([whole, result.record.decision_fingerprint, figures], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
