@@ -360,7 +360,5 @@ def test_plan_echoes_each_limit_with_value_and_shares(found: Plan) -> None:
 def test_load_that_would_take_thousands_of_replicas_is_refused(found: Plan) -> None:
     instance = found.answer.instance
     slow = replace(instance, rate_per_s=replace(instance.rate_per_s, value=0.01))
-    with pytest.raises(
-        ConfigError, match=r"one instance carries 0\.01/s within the limits, so the load takes about 2,400"
-    ):
+    with pytest.raises(ConfigError, match=r"one instance carries 0\.01/s .* about 2,4\d\d replicas, more than 512"):
         size_fleet(found.answer.task, slow)
