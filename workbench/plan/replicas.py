@@ -122,15 +122,16 @@ class FleetSizer:
         """What was simulated, by replicas and load."""
         return tuple(self._result(*key) for key in sorted(self._draws))
 
-    def run(self, replicas: int, scale: float, most: int | None = None) -> FleetRun:
-        """Simulate a fleet in as many draws of the load as it takes to tell whether it holds, or in `most`."""
+    def run(self, replicas: int, scale: float, most: int | None = None, *, in_all: bool = False) -> FleetRun:
+        """Simulate a fleet in as many draws of the load as it takes to tell whether it holds, at most in `most`, or
+        `in_all` of them."""
         found = self._draws.setdefault((replicas, scale), [])
         most = most or self.task.num_draws
         allowed = most - math.ceil(_ENOUGH_DRAWS * most)
         while len(found) < most:
             failed = sum(reason is not None for reason, _, _ in found)
-            if failed > allowed and failed == len(found):
-                break  # it fails whatever the seed
+            if failed > allowed and failed == len(found) and not in_all:
+                break  # it would take luck to hold
             found.append(self._draw(replicas, scale, len(found)))
         return self._result(replicas, scale)
 
@@ -236,7 +237,7 @@ def _guess(task: Task, instance: Instance, scale: float) -> int:
 
 def _between(sizer: FleetSizer, minimum: int) -> tuple[int, int] | None:
     """n and n + 1 where some draws need one and some the other."""
-    if minimum > 1 and sizer.run(minimum - 1, 1.0).is_contested:
+    if minimum > 1 and sizer.run(minimum - 1, 1.0, in_all=True).is_contested:
         return minimum - 1, minimum
     if sizer.run(minimum, 1.0).is_contested:
         return minimum, minimum + 1
