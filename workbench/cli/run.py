@@ -10,8 +10,9 @@ from rich.table import Table
 
 from workbench.cli.console import err, limit_in_words, metric, number, out, run_status, seconds, show_doubts, write
 from workbench.metrics.summary import LATENCY_METRICS, SCALAR_METRICS
-from workbench.scenario import load_scenario
+from workbench.scenario import load_scenario, scenario_to_dict
 from workbench.services.evaluate import RunResult, run_scenario
+from workbench.services.export import serve_line
 from workbench.services.runs import check_writable, store_next
 
 
@@ -29,6 +30,7 @@ def run_command(scenario: Path, *, overrides: list[str], parent: Path, as_json: 
     else:
         render(result)
         out.print(f"stored: {directory}", markup=False)
+        out.print(f"export: workbench export {directory} --format vllm-args", markup=False)
     if result.summary.overall.num_completed == 0:
         err.print(f"error: {result.verdict.messages[0]}", markup=False)
         raise SystemExit(1)
@@ -52,6 +54,9 @@ def render(result: RunResult) -> None:
         table.add_row(f"{name} samples", *map(number, samples))
     write(result.basis.sentence)
     write(f"Answer: {_answer(result)}")
+    command = serve_line(scenario_to_dict(result.scenario), result.params, result.record.engine)
+    if command is not None:
+        write(f"Serve: {command}")
     for limit in result.summary.limits:
         write(f"Limit: {limit_in_words(limit.to_dict())}")
     out.print(table)

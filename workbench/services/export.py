@@ -20,7 +20,7 @@ from workbench.report.export.facts import OptionValue
 from workbench.report.export.gpu_products import PRODUCT_LABEL, find_product
 from workbench.report.export.vllm_options import UnknownOption, check_option, list_versions
 from workbench.scenario import ScenarioError
-from workbench.services.export_source import ExportSource, dns_name, read_run_source, read_study_source
+from workbench.services.export_source import ExportSource, deployment_from, dns_name, read_run_source, read_study_source
 from workbench.services.report import find_run, find_study
 from workbench.store.plans import read_plan
 from workbench.store.runs import RUN_FILE
@@ -266,6 +266,14 @@ def serve_command(plan: DeploymentPlan) -> str:
     options = tuple(vllm_options(plan, Pool(name="main"), list_versions()[-1], {}, []))
     pool = PoolFacts(name="main", options=options, replicas=1, max_replicas=1)
     return quoted(["vllm", "serve", published_name(plan.model), *arguments(pool)])
+
+
+def serve_line(scenario: Mapping[str, Any], params: Mapping[str, Any], resolved: Mapping[str, Any]) -> str | None:
+    """Write the command that starts a run's configuration; None for one that vLLM's options cannot say."""
+    try:
+        return serve_command(deployment_from(scenario, params, resolved))
+    except ConfigError:
+        return None
 
 
 def _model_warnings(plan: DeploymentPlan) -> Iterator[str]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from engine.catalog import find_gpu
-from engine.errors import ConfigError
 from workbench.records.basis import Basis
 from workbench.report.quantities import label, shown
 from workbench.scenario import Scenario, scenario_to_dict
@@ -17,8 +16,7 @@ from workbench.search.confirmation import Confirmation
 from workbench.search.pareto import Front, find_front
 from workbench.search.selection import Gain, best_trial, gain_over, plainest_winner
 from workbench.search.trials import TrialRecord
-from workbench.services.export import serve_command
-from workbench.services.export_source import deployment_from
+from workbench.services.export import serve_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +89,9 @@ class SweepResult:
             else {"value": self.gain.value, "low": self.gain.low, "high": self.gain.high},
             "conclusion": conclusion_of(self),
             "basis": self.basis.to_dict(),
-            "serve_command": None if best is None else _serve_command(self.scenario, best),
+            "serve_command": None
+            if best is None
+            else serve_line(scenario_to_dict(self.scenario), best.params, best.outcome.engine or {}),
             "limits": [] if best is None else [dict(limit) for limit in best.outcome.limits],
             "trials": [trial_json(record) for record in self.records],
             "pareto": None if self.front is None else self.front.to_dict(),
@@ -238,12 +238,3 @@ def find_basis(scenario: Scenario, records: Sequence[TrialRecord], best: TrialRe
     if basis.gpu is None and target.kind == "simulated" and target.gpu is not None:
         basis = replace(basis, gpu=find_gpu(target.gpu).id, tp=target.tensor_parallel_size)
     return basis
-
-
-def _serve_command(scenario: Scenario, best: TrialRecord) -> str | None:
-    """None for a configuration that vLLM's options cannot say."""
-    plan = deployment_from(scenario_to_dict(scenario), best.params, best.outcome.engine or {})
-    try:
-        return serve_command(plan)
-    except ConfigError:
-        return None

@@ -26,6 +26,7 @@ from workbench.report.run_plots import CDF_METRICS
 from workbench.report.sections import limit_line, provenance_rows
 from workbench.services import browse
 from workbench.services.browse import StoreError
+from workbench.services.export import serve_line
 from workbench.ui.blocks import TILE_WIDTH, plain, show_binding, show_hint, show_table, show_verdict, tile
 from workbench.ui.run_charts import cdf_chart, timeline_chart
 from workbench.ui.store import pick, run_of, store_path
@@ -60,6 +61,9 @@ def _show(run: RunFacts) -> None:
     st.caption(plain(run.basis.sentence))
     st.caption(plain(f"{run.scenario.get('name', run.name)}, {run.created_at}, {run.clock} clock, seed {run.seed}"))
     show_verdict(run.verdict, run.reasons)
+    command = serve_line(run.scenario, run.params, run.engine)
+    commands = [f"workbench export {run.name} --format vllm-args"]
+    st.code("\n".join([command, *commands] if command else commands), language="bash", wrap_lines=True)
     for limit in run.limits:
         st.text(f"{'Keeps' if limit.is_met else 'Misses'} {limit_line(limit)}")
     if run.failure:
