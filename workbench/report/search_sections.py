@@ -22,9 +22,10 @@ def rate_blocks(study: StudyFacts) -> Iterator[Block]:
     yield Table(header=header, rows=rows, left=frozenset({0, 3, 5}))
     yield Paragraph(
         text="A rate holds when the 95 % interval (Wilson) of every SLO's attainment lies above its target, and "
-        "neither queue nor backlog grows; it is shown not to hold when an interval lies below, or they grow. A rate "
-        "whose interval straddles the target even with four times the requests is unresolved: more requests would "
-        "narrow the bracket. Every configuration is offered the same requests, faster or slower.",
+        "the number of requests inside does not grow together with a latency; it is shown not to hold when an interval "
+        "lies below, or they grow. The rates that decide are tried with several draws of the load. A rate whose "
+        "interval straddles the target even with four times the requests is unresolved: more requests would narrow "
+        "the bracket. Every configuration is offered the same draws of requests, faster or slower.",
         kind="note",
     )
 
