@@ -81,6 +81,7 @@ def plan_command(
 
     from workbench.capacity.cost import parse_prices
     from workbench.cli.console import err
+    from workbench.cli.signals import sigterm_as_interrupt
     from workbench.plan.plan import plan
     from workbench.plan.question import PlanQuestion
     from workbench.scenario.base import parse_duration
@@ -107,32 +108,31 @@ def plan_command(
     except (ValueError, TypeError):
         raise typer.BadParameter(f"--startup: must be a duration such as 90s or 5m (got {startup!r})") from None
     began = time.monotonic()
-    found = plan(
-        PlanQuestion(
-            scenario=scenario,
-            overrides=overrides or (),
-            model=model,
-            gpus=_words(gpu),
-            tensor_parallel_sizes=[_size(word) for word in _words(tp)],
-            quantizations=_words(quantization),
-            trace=trace,
-            input_tokens=isl,
-            output_tokens=osl,
-            cv=cv,
-            rate_per_s=rate,
-            concurrency=concurrency,
-            slo=slo or (),
-            kv_cache_dtype=kv_dtype,
-            max_model_len=max_model_len,
-            vllm_version=vllm_version,
-            routing=routing,
-            prices=parse_prices(price or []),
-            day=day or (),
-            startup_s=startup_s,
-            with_alternatives=not no_alternatives,
-        ),
-        lambda text: err.print(f"{time.monotonic() - began:5.1f} s  {text}", markup=False),
+    question = PlanQuestion(
+        scenario=scenario,
+        overrides=overrides or (),
+        model=model,
+        gpus=_words(gpu),
+        tensor_parallel_sizes=[_size(word) for word in _words(tp)],
+        quantizations=_words(quantization),
+        trace=trace,
+        input_tokens=isl,
+        output_tokens=osl,
+        cv=cv,
+        rate_per_s=rate,
+        concurrency=concurrency,
+        slo=slo or (),
+        kv_cache_dtype=kv_dtype,
+        max_model_len=max_model_len,
+        vllm_version=vllm_version,
+        routing=routing,
+        prices=parse_prices(price or []),
+        day=day or (),
+        startup_s=startup_s,
+        with_alternatives=not no_alternatives,
     )
+    with sigterm_as_interrupt():
+        found = plan(question, lambda text: err.print(f"{time.monotonic() - began:5.1f} s  {text}", markup=False))
     if write is not None:
         from workbench.store.plans import write_plan
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -21,6 +22,7 @@ from workbench.plan.answer import Answer, Say, hardware_of, plan_deployment
 from workbench.plan.question import Hardware
 from workbench.plan.task import Task
 from workbench.services.targets import device_of
+from workbench.services.trials import end_with_parent
 
 _NEARBY_GPUS = ("h100-80g-sxm", "a100-80g-sxm", "l40s-48g", "a100-40g-sxm")
 _FULL_BATCH = 256
@@ -107,7 +109,9 @@ class Comparison:
 
     def __init__(self, task: Task, rows: Sequence[Variation], prices: Mapping[str, float], *, workers: int) -> None:
         self._result = Compared()
-        self._pool = ProcessPoolExecutor(max_workers=workers, mp_context=multiprocessing.get_context("spawn"))
+        self._pool = ProcessPoolExecutor(
+            max_workers=workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
+        )
         self._open: dict[Future[Answer | Refusal], str] = {}
         ready = []
         for row in rows:
@@ -157,6 +161,12 @@ class Comparison:
         if refusal is not None:
             self._result.does_not_fit.append(refusal)
         return refusal is None
+
+
+def _start_worker() -> None:
+    """Ctrl-C goes to all of a terminal's processes: the parent ends its workers, and so does its own end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
 
 
 def _plan_row(task: Task, prices: Mapping[str, float]) -> Answer | Refusal:

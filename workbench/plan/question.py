@@ -95,8 +95,9 @@ def read_scenario(question: PlanQuestion) -> Scenario:
 def list_hardware(question: PlanQuestion, target: SimulatedTarget) -> tuple[Hardware, ...]:
     """List the deployments that are asked about, each GPU once whatever its spellings. The scenario's `target` fills
     what no flag says. Raises `ConfigError` for an unknown GPU or weight type."""
-    names = [gpu.id for gpu in list_gpus()] if ALL_GPUS in question.gpus else question.gpus or [str(target.gpu)]
-    gpus = list(dict.fromkeys(find_gpu(name).id for name in names))
+    gpus = list(dict.fromkeys(find_gpu(name).id for name in question.gpus or [str(target.gpu)] if name != ALL_GPUS))
+    if ALL_GPUS in question.gpus:
+        gpus = [gpu.id for gpu in list_gpus()]
     weights: list[str | None] = [target.quantization]
     if question.quantizations:
         weights = list(dict.fromkeys(parse_quantization(text) for text in question.quantizations))

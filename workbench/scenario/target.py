@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from engine.catalog import gpu_id
 from engine.config import engine_field_names
@@ -30,6 +30,12 @@ from workbench.scenario.fleet import (
 )
 
 
+def _version(value: str) -> str:
+    if re.fullmatch(r"\d+\.\d+(\.\d+)?", value) is None:
+        raise problem("", "must be a version of vLLM such as 0.32")
+    return value
+
+
 class EmbeddedTarget(Spec):
     """The engine of this project, in process, on the wall clock."""
 
@@ -49,7 +55,7 @@ class SimulatedTarget(Spec):
     """Of the weights; null = bfloat16."""
     kv_cache_dtype: Literal["fp8"] | None = None
     """Of the KV cache; null = bfloat16."""
-    vllm_version: Annotated[str, Field(pattern=r"^\d+\.\d+(\.\d+)?$")] = "0.32"
+    vllm_version: Annotated[str, AfterValidator(_version)] = "0.32"
     """Whose scheduling and memory profile are assumed: asynchronous scheduling is the default since 0.12, captured
     graphs count against the memory utilisation since 0.21."""
     replicas: Replicas = 1

@@ -149,7 +149,7 @@ def _without_interrupts() -> Iterator[None]:
 
 def _serve_trials(connection: Connection, scenario: Scenario) -> None:
     """The worker: answers (parameters, directory, seed, hints) with an outcome, or an error not the trial's."""
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    end_with_parent()
     signal.signal(signal.SIGTERM, _leave)
     while True:
         try:
@@ -173,8 +173,12 @@ def _leave(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def _end_with_parent() -> None:
-    """A sweep that was killed leaves nobody to wait for the trial, and somebody may resume it."""
+def end_with_parent() -> None:
+    """Watch the process that started this one: killed, it leaves nobody to wait for a worker's answer."""
+    threading.Thread(target=_wait_for_parent, name="parent", daemon=True).start()
+
+
+def _wait_for_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
