@@ -141,7 +141,7 @@ def test_worker_joins_a_sweep_in_a_database_and_leaves_it_on_sigterm(
     storage = ["--storage", f"sqlite:///{tmp_path}/study.db"]
     sweep = ["sweep", scenario, *SIMULATED, "--out", tmp_path / "out", *storage, "--json"]
     first = only_object(workbench(*sweep, "--trials", 1))
-    again = start([*sweep, "--resume", "--trials", 150])
+    again = start([*sweep, "--resume", "--trials", 400])
     wait_for(lambda: num_trials(tmp_path / "out") >= 3)
     worker = start(["worker", "--study", first["study"], *storage, "--json"])
     assert any(line.startswith("trial") for line in iter(worker.stderr.readline, ""))  # type: ignore[union-attr]
