@@ -200,7 +200,8 @@ class SweepStudy:
         self._end_evaluated()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            optuna.storages.fail_stale_trials(self._optuna)
+            with suppress(UpdateFinishedTrialError):  # another process saw it too; the next look does the rest
+                optuna.storages.fail_stale_trials(self._optuna)
         for slot in self._slots():
             if slot.needs_retry:
                 retry_lost_trial(self._optuna, slot.attempts[-1])
