@@ -30,7 +30,7 @@ from engine.planned_config import TEXT_PART, load_planned_spec
 from engine.resolve import ResolvedConfig
 
 GPUS_PER_NODE = 8
-"""Of nearly all servers; an NVL72 rack is one domain of 72."""
+"""Nearly all servers hold so many; an NVL72 rack is one domain of 72."""
 CONTEXT_BYTES = 600 * MIB
 """CUDA context, libraries and communication buffers of one rank."""
 GRAPHS_BUDGETED_SINCE = (0, 21)

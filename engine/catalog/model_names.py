@@ -1,4 +1,4 @@
-"""How a model's name is taken apart: its owner, its checkpoint, and the weight type that its ending states."""
+"""Take a model's name apart: its owner, its checkpoint, and the weight type that its ending states."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def render(result: RunResult) -> None:
 
 
 def _answer(result: RunResult) -> str:
-    """Whether the limits are kept, and whether the run may be believed."""
+    """Say whether the limits are kept, and whether the run may be believed."""
     missed = [limit.limit.name for limit in result.summary.limits if not limit.is_met]
     if not result.summary.limits:
         kept = f"{number(result.summary.overall.output_tokens_per_s)} output tokens/s; no limits were given"

@@ -184,7 +184,7 @@ def _compared(result: SweepResult) -> Table:
 
 
 def _predictions(result: SweepResult, confirmation: Confirmation) -> Table:
-    """What the search had of each finalist against what came of the repeats."""
+    """Set what the search had of each finalist against what came of the repeats."""
     name, is_simulated = result.search.objective, confirmation.target == "simulated"
     again = "again, with other seeds" if is_simulated else "measured"
     title = f"{name}: simulated {again}" if is_simulated else f"{name}: predicted against measured"

@@ -208,7 +208,7 @@ class Run:
         self.take(outputs)
 
     def _note_step_ends(self, num_steps: int) -> None:
-        """Of the first `num_steps` steps, those that are not known yet."""
+        """Note the ends of the first `num_steps` steps where they are not known yet."""
         ends_s, steps = self.times.step_end_s, self.core.step_stats
         for step in range(len(ends_s), num_steps):
             ends_s.append(steps.end_s(step) - self.start_s)

@@ -79,7 +79,7 @@ def find_saturation(arrival_s: FloatArray, first_token_s: FloatArray, left_s: Fl
 
 
 def saturation_of(table: RequestTable, session: IntArray | None = None) -> Saturation | None:
-    """Of a finished run, until its last arrival. Whoever was turned away leaves at once and does not queue.
+    """Judge a finished run until its last arrival. Whoever was turned away leaves at once and does not queue.
 
     `session` [n] joins the turns of one conversation (-1: alone), which is inside from its first turn's arrival to its
     last turn's end: at a rate of conversations, that many are in progress at once in a steady state.

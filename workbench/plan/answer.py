@@ -1,4 +1,4 @@
-"""One deployment planned with care: tuned, measured on one instance, sized as a fleet, priced.
+"""Plan one deployment with care: tune it, measure one instance, size the fleet, price it.
 
 The plan itself and every row of its comparison are made by this one function, so a row is what a plan of its own says.
 """

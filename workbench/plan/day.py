@@ -1,4 +1,4 @@
-"""What a day costs whose load changes by the hour: a fleet for the peak all day, or one that is scaled in time."""
+"""Price a day whose load changes by the hour: a fleet for the peak all day, or one that is scaled in time."""
 
 from __future__ import annotations
 

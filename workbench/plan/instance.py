@@ -1,4 +1,4 @@
-"""How much one instance carries: parameters worth changing, and the sustainable rate over one fixed set of requests."""
+"""Find how much one instance carries: parameters worth changing, and its sustainable rate."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def p95s(summary: RunSummary) -> dict[str, float]:
 
 
 def _bottleneck(bracket: RateBracket, record: RunRecord) -> str:
-    """What fails at the next higher rate, and what limits admission at this one."""
+    """Name what fails at the next higher rate, and what limits admission at this one."""
     above = [probe for probe in bracket.probes if bracket.passed is not None and probe.rate_per_s > bracket.passed]
     if not above:
         return "nothing up to the highest rate tried"

@@ -173,7 +173,7 @@ def _values(
 
 
 def _deployment(answer: Answer) -> DeploymentPlan:
-    """One instance, as export deploys it."""
+    """Describe one instance as export deploys it."""
     target, params = answer.task.target, engine_params(answer.instance.engine)
     return DeploymentPlan(
         model=answer.task.scenario.model,

@@ -18,7 +18,7 @@ from workbench.scenario.target import SimulatedTarget
 ALL_GPUS = "all"
 _UNQUANTIZED = ("none", "bf16", "bfloat16", "fp16")
 _LOAD_SPAN_S = 120.0
-"""Of a load that is given by lengths alone, at its rate."""
+"""Time that a load spans which is given by lengths alone, at its rate."""
 _FEWEST_REQUESTS, MOST_REQUESTS = 600, 6000
 """That a load given by lengths has; the most that is simulated of any load."""
 _ROUNDS = 20

@@ -30,7 +30,6 @@ from workbench.store.atomic import TEMPORARY_PREFIX
 from workbench.store.studies import save_study, trial_directory
 from workbench.workload.rate import is_recorded
 
-BUDGET = "the budget"
 MOST_INFEASIBLE = 2
 """Times the trials asked for that infeasible ones, which cost nothing, may come on top."""
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 _MORE_SERVED = 1.4
 _MORE_OF_A_BATCH = 1.1
-"""Of a batch the time to its end is all that counts, and no chance of arrivals is in it."""
+"""A batch is judged by the time to its end alone, and no chance of arrivals is in it."""
 
 Column = npt.NDArray[np.float64]
 """One value per sample; nan where a sample lacks it."""
@@ -224,7 +224,7 @@ class FleetFacts:
     num_replicas: int = 1
     """At the beginning."""
     rate_limit_per_s: float | None = None
-    """Of each client, class or all, as the scenario says."""
+    """Limits each client, each class or all together, as the scenario says."""
     not_served: Mapping[str, int] = field(default_factory=dict)
     """Reason -> requests: `nobody_up`, `lost`, `rate_limit`, `queue_limit`, `deadline_foreseen`, `deadline_passed`."""
     failures: tuple[str, ...] = ()

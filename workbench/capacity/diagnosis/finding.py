@@ -25,7 +25,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What a replay with the change shows."""
+    """Says what a replay with the change shows."""
 
     metric: str
     """The symptom as a figure: `ttft_s.p95`, `output_tokens_per_s`, ..."""

@@ -29,7 +29,7 @@ _SAMPLES = 60
 _LONG_FACTOR = 8
 _FEWEST = 5
 _BATCH_SHARE = 0.01
-"""Of a run's time, that in which a batch may arrive."""
+"""Share of a run's time in which a batch may arrive."""
 
 
 def limits_of_run(engine: Mapping[str, Any], stated: Mapping[str, Any], target: Mapping[str, Any]) -> Limits:
